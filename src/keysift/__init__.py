@@ -1,0 +1,48 @@
+"""keysift: attention that can say no.
+
+    import torch, keysift
+    q = k = v = torch.randn(1, 2, 8, 16)
+    out = keysift.attend("screening", q, k, v)
+    keysift.weights("softmax", [2.0, 1.0])
+
+Names are loaded when first used, so `import keysift` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from keysift.core.errors import KeysiftError as KeysiftError
+    from keysift.kernels.attend import attend as attend
+    from keysift.kernels.attend import explain as explain
+    from keysift.kernels.weights import weights as weights
+    from keysift.mechanisms.spec import MECHANISMS as MECHANISMS
+    from keysift.mechanisms.spec import Mechanism as Mechanism
+    from keysift.mechanisms.spec import Promise as Promise
+    from keysift.mechanisms.spec import Scalar as Scalar
+    from keysift.mechanisms.spec import register as register
+
+__version__ = "0.1.0"
+
+_MENU = {
+    "attend": "keysift.kernels.attend",
+    "explain": "keysift.kernels.attend",
+    "weights": "keysift.kernels.weights",
+    "MECHANISMS": "keysift.mechanisms",
+    "register": "keysift.mechanisms",
+    "Mechanism": "keysift.mechanisms.spec",
+    "Promise": "keysift.mechanisms.spec",
+    "Scalar": "keysift.mechanisms.spec",
+    "KeysiftError": "keysift.core.errors",
+}
+__all__ = ["__version__", *_MENU]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MENU:
+        raise AttributeError(f"module 'keysift' has no attribute {name!r}; it offers {', '.join(__all__)}")
+    return getattr(import_module(_MENU[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

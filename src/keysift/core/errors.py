@@ -1,0 +1,25 @@
+"""The error family. Every message says what was expected, what came, and what to do."""
+
+
+class KeysiftError(ValueError):
+    """Anything a caller can cause. Catch this one to catch them all."""
+
+
+class ShapeError(KeysiftError):
+    """A tensor of the wrong rank or size."""
+
+
+class RangeError(KeysiftError):
+    """A number outside the range where the mathematics is defined."""
+
+
+class ConfigError(KeysiftError):
+    """A configuration with an unknown key, a missing key or a value of the wrong type."""
+
+
+class UnknownNameError(KeysiftError):
+    """A name nobody registered."""
+
+
+class UnsupportedError(KeysiftError):
+    """A combination that is understood but cannot be done."""

@@ -1,0 +1,50 @@
+"""Names to things, with an error that names the nearest one."""
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Generic, TypeVar
+
+from keysift.core.errors import ConfigError, UnknownNameError
+
+T = TypeVar("T")
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """A hint for a mistyped name, empty when nothing is close."""
+    close = get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}? " if close else ""
+
+
+class Registry(Generic[T]):
+    """An ordered table of named things of one kind."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._items: dict[str, T] = {}
+
+    def add(self, name: str, item: T) -> T:
+        if name in self._items:
+            raise ConfigError(f"{self.kind} {name!r} is registered already; choose another name")
+        self._items[name] = item
+        return item
+
+    def remove(self, name: str) -> None:
+        self.find(name)
+        del self._items[name]
+
+    def find(self, name: str) -> T:
+        if name not in self._items:
+            known = list(self._items)
+            raise UnknownNameError(
+                f"no {self.kind} is called {name!r}; {nearest(name, known)}known: {', '.join(known)}"
+            )
+        return self._items[name]
+
+    def names(self) -> list[str]:
+        return list(self._items)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(list(self._items.values()))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._items

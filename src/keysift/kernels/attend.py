@@ -1,0 +1,155 @@
+"""The one door: `attend(mechanism, q, k, v)` runs any mechanism, `explain` says which backend would run and why.
+
+Letters: B batch, H heads, T queries, S keys, K key width, V value width.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, Unpack, overload
+
+from torch import Tensor
+
+from keysift.core.errors import UnsupportedError
+from keysift.core.registry import Registry
+from keysift.kernels import call as calls
+from keysift.kernels import dense
+from keysift.kernels.call import Call, Options, Scalars
+from keysift.mechanisms import find
+from keysift.mechanisms.spec import Mechanism
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """One implementation. `declines` gives the reason it cannot run a call, or None; `usable` the same for the machine."""
+
+    name: str
+    about: str
+    run: Callable[[Call], tuple[Tensor, Tensor | None]]
+    usable: Callable[[], str | None]
+    declines: Callable[[Call, bool], str | None]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which backend runs a call, and why the ones preferred to it do not."""
+
+    backend: str
+    declined: Mapping[str, str]
+
+
+BACKENDS: Registry[Backend] = Registry("backend")  # in order of preference
+BACKENDS.add(
+    "dense",
+    Backend(
+        name="dense",
+        about="the definition in plain torch; memory grows with queries x keys",
+        run=dense.run,
+        usable=lambda: None,
+        declines=lambda call, return_weights: None,
+    ),
+)
+
+
+@overload
+def attend(
+    mechanism: str | Mechanism,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    return_weights: Literal[False] = ...,
+    backend: str = ...,
+    **options: Unpack[Options],
+) -> Tensor: ...
+
+
+@overload
+def attend(
+    mechanism: str | Mechanism,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    return_weights: Literal[True],
+    backend: str = ...,
+    **options: Unpack[Options],
+) -> tuple[Tensor, Tensor]: ...
+
+
+def attend(
+    mechanism: str | Mechanism,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    keep: Tensor | None = None,
+    bias: Tensor | None = None,
+    causal: bool = True,
+    scale: float | None = None,
+    scalars: Scalars | None = None,
+    at: Tensor | None = None,
+    key_at: Tensor | None = None,
+    return_weights: bool = False,
+    backend: str = "auto",
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention by any mechanism: q B H T K, k B Hkv S K, v B Hkv S V -> B H T V.
+
+    H is a multiple of Hkv; query head h reads key head h // (H / Hkv). The differential family reads two query heads
+    for each output head, neighbours, and all of it but version 2 two key heads.
+
+    keep            boolean, broadcastable to B H T S; True: the key takes part
+    bias            added to the scores, for mechanisms whose scores are logits; -inf is the same as keep=False
+    causal          key s is visible to query t iff it stands at or before it; the last query stands on the last key
+    scale           in front of q . k, by default K^-1/2
+    scalars         the mechanism's scalars as values (not raw parameters); what is left out takes its initial value
+    at, key_at      int64 positions of queries and keys, where they are not the default (a cache, left padding)
+    return_weights  also return the weights, B H T S
+    backend         "auto", or a name from BACKENDS, which then runs or raises
+
+    A query that sees no key gets zeros, and zero gradients. Statistics are fp32 whatever the inputs are.
+    """
+    checked = calls.check(
+        find(mechanism),
+        q,
+        k,
+        v,
+        keep=keep,
+        bias=bias,
+        causal=causal,
+        scale=scale,
+        scalars=scalars,
+        at=at,
+        key_at=key_at,
+    )
+    choice = _choose(checked, backend, return_weights)
+    out, weights = BACKENDS.find(choice.backend).run(checked)
+    if not return_weights:
+        return out
+    assert weights is not None, f"{choice.backend} was chosen for weights it does not return"
+    return out, weights
+
+
+def explain(
+    mechanism: str | Mechanism,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    return_weights: bool = False,
+    backend: str = "auto",
+    **options: Unpack[Options],
+) -> Choice:
+    """Which backend `attend` would use for the same arguments, and why not the ones it prefers. Computes nothing."""
+    return _choose(calls.check(find(mechanism), q, k, v, **options), backend, return_weights)
+
+
+def _choose(call: Call, backend: str, return_weights: bool) -> Choice:
+    candidates = list(BACKENDS) if backend == "auto" else [BACKENDS.find(backend)]
+    declined: dict[str, str] = {}
+    for candidate in candidates:
+        reason = candidate.usable() or candidate.declines(call, return_weights)
+        if reason is None:
+            return Choice(candidate.name, declined)
+        declined[candidate.name] = reason
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in declined.items())
+    raise UnsupportedError(f"no backend can run this call ({reasons}); pass backend='auto' to let one be chosen")

@@ -1,0 +1,212 @@
+"""One checked call: what `attend` was given, brought into the form every backend reads.
+
+Letters: B batch, H heads, G key heads, M query maps a head has, N key maps, T queries, S keys, K key width, V value width.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypedDict
+
+import torch
+from torch import Tensor
+
+from keysift.core import shapes
+from keysift.core.errors import ShapeError, UnknownNameError, UnsupportedError
+from keysift.core.registry import nearest
+from keysift.mechanisms.spec import Mechanism, Per, Rows, Site
+
+Value = Tensor | float
+Scalars = Mapping[str, Value]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """q is B (H M) T K, k is B (G N) S K, v is B G S V; scalars are aligned to broadcast against B H T S."""
+
+    mechanism: Mechanism
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    heads: int
+    at: Tensor
+    key_at: Tensor
+    rows: Rows
+    bias: Tensor | None
+    scale: float
+    scalars: Mapping[str, Tensor]
+
+
+class Options(TypedDict, total=False):
+    """What `attend` and `explain` take besides q, k and v; `attend` says what each one means."""
+
+    keep: Tensor | None
+    bias: Tensor | None
+    causal: bool
+    scale: float | None
+    scalars: Scalars | None
+    at: Tensor | None
+    key_at: Tensor | None
+
+
+def check(
+    mechanism: Mechanism,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    keep: Tensor | None = None,
+    bias: Tensor | None = None,
+    causal: bool = True,
+    scale: float | None = None,
+    scalars: Scalars | None = None,
+    at: Tensor | None = None,
+    key_at: Tensor | None = None,
+) -> Call:
+    heads = _heads(mechanism, q, k, v)
+    sizes = {"B": q.shape[0], "H": heads, "G": v.shape[1], "T": q.shape[2], "S": k.shape[2], "V": v.shape[3]}
+    if mechanism.looks_back_only and not causal:
+        raise UnsupportedError(
+            f"{mechanism.name} is defined for keys at or before the query, so causal=False has no meaning for it; "
+            f"leave causal=True"
+        )
+    at, key_at = _positions(q, sizes, at, key_at)
+    distance = at[..., :, None] - key_at[..., None, :]
+    seen = distance >= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
+    if keep is not None:
+        seen = seen & _keep(keep, sizes)
+    if bias is not None:
+        bias, open_ = _bias(mechanism, bias, sizes)
+        seen = seen & open_
+    site = Site(heads=heads, key_width=q.shape[3], value_width=v.shape[3], context=k.shape[2])
+    return Call(
+        mechanism=mechanism,
+        q=q,
+        k=k,
+        v=v,
+        heads=heads,
+        at=at,
+        key_at=key_at,
+        rows=Rows(seen, distance),
+        bias=bias,
+        scale=_scale(mechanism, scale, q.shape[3]),
+        scalars=align(mechanism, scalars, site, sizes, carry=carrier(q), device=q.device),
+    )
+
+
+def carrier(x: Tensor) -> torch.dtype:
+    """What statistics and sums are carried in: fp32, or fp64 where the caller works in it."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def _heads(mechanism: Mechanism, q: Tensor, k: Tensor, v: Tensor) -> int:
+    for name, tensor, letters in (("q", q, "BHTK"), ("k", k, "BHSK"), ("v", v, "BHSV")):
+        shapes.rank(name, tensor, letters)
+        shapes.not_empty(name, "position", tensor.shape[2])
+        shapes.not_empty(name, "channel", tensor.shape[3])
+        if not tensor.dtype.is_floating_point or tensor.dtype != q.dtype:
+            raise ShapeError(f"q, k and v must share one floating-point type, got {name} in {tensor.dtype} and q in {q.dtype}")
+    shapes.same("batch size", "q", q.shape[0], "k", k.shape[0])
+    shapes.same("batch size", "k", k.shape[0], "v", v.shape[0])
+    shapes.same("width", "q", q.shape[3], "k", k.shape[3])
+    shapes.same("length", "k", k.shape[2], "v", v.shape[2])
+    maps, key_maps, groups = mechanism.maps, mechanism.key_maps, v.shape[1]
+    if k.shape[1] != groups * key_maps:
+        raise ShapeError(
+            f"{mechanism.name} reads {key_maps} key head(s) for each value head, got {k.shape[1]} key heads "
+            f"and {groups} value heads; give k {groups * key_maps} heads"
+        )
+    if groups == 0 or q.shape[1] % (maps * groups):
+        raise ShapeError(
+            f"q must have {maps} x a multiple of the {groups} value heads for {mechanism.name}, got {q.shape[1]} heads; "
+            f"query head h reads value head h // (heads / value heads)"
+        )
+    return q.shape[1] // maps
+
+
+def _positions(
+    q: Tensor, sizes: Mapping[str, int], at: Tensor | None, key_at: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Integer positions, by default aligned at the end: the last query stands on the last key."""
+    if at is None and key_at is None:
+        t, s = sizes["T"], sizes["S"]
+        key_at = torch.arange(s, device=q.device)
+        return key_at.new_tensor(range(s - t, s)).view(1, 1, t), key_at.view(1, 1, s)
+    if at is None or key_at is None:
+        raise ShapeError("at and key_at are given together or not at all, got only one; pass both positions")
+    for name, tensor, axis in (("at", at, "T"), ("key_at", key_at, "S")):
+        if tensor.dtype != torch.int64:
+            raise ShapeError(f"{name} must hold int64 positions, got {tensor.dtype}; bf16 cannot tell 598 from 599")
+        shapes.broadcastable(name, tensor, f"BH{axis}", (sizes["B"], sizes["H"], sizes[axis]))
+        shapes.same("length", name, tensor.shape[-1] if tensor.ndim else 0, axis, sizes[axis])
+    return at.view((1,) * (3 - at.ndim) + at.shape), key_at.view((1,) * (3 - key_at.ndim) + key_at.shape)
+
+
+def _keep(keep: Tensor, sizes: Mapping[str, int]) -> Tensor:
+    if keep.dtype != torch.bool:
+        raise ShapeError(f"keep must be boolean (True: take part), got {keep.dtype}; pass a float mask as bias")
+    shapes.broadcastable("keep", keep, "BHTS", [sizes[axis] for axis in "BHTS"])
+    return keep
+
+
+def _bias(mechanism: Mechanism, bias: Tensor, sizes: Mapping[str, int]) -> tuple[Tensor | None, Tensor]:
+    """The finite part of the bias, and where it is not minus infinity: -inf means the key takes no part."""
+    shapes.broadcastable("bias", bias, "BHTS", [sizes[axis] for axis in "BHTS"])
+    bias = bias.view((1,) * (4 - bias.ndim) + bias.shape)
+    open_ = bias != -math.inf
+    if mechanism.takes_bias:
+        return torch.where(open_, bias, 0.0), open_
+    if not bool((bias[open_] == 0).all()):
+        raise UnsupportedError(
+            f"{mechanism.name} scores are cosines in [-1, 1], so a finite additive bias has no meaning for it; "
+            f"pass keep, or a bias of 0 and -inf only"
+        )
+    return None, open_
+
+
+def _scale(mechanism: Mechanism, scale: float | None, width: int) -> float:
+    if not mechanism.cosine_scores:
+        return width**-0.5 if scale is None else scale
+    if scale is not None:
+        raise UnsupportedError(f"{mechanism.name} scores are cosines, so scale={scale} has no meaning for it; leave it out")
+    return 1.0
+
+
+def align(
+    mechanism: Mechanism,
+    given: Scalars | None,
+    site: Site,
+    sizes: Mapping[str, int],
+    *,
+    carry: torch.dtype,
+    device: torch.device,
+) -> dict[str, Tensor]:
+    """Every scalar the mechanism needs, given or default, checked and shaped to broadcast."""
+    given = given or {}
+    known = [scalar.name for scalar in mechanism.scalars]
+    for name in given:
+        if name not in known:
+            raise UnknownNameError(
+                f"{mechanism.name} has no scalar {name!r}; {nearest(name, known)}it takes: {', '.join(known) or 'none'}"
+            )
+    aligned: dict[str, Tensor] = {}
+    for scalar in mechanism.scalars:
+        if scalar.name not in given and scalar.follows is not None:
+            aligned[scalar.name] = aligned[scalar.follows]
+            continue
+        value = given[scalar.name] if scalar.name in given else scalar.default(site)
+        tensor = torch.as_tensor(value, device=device).to(carry)
+        shapes.broadcastable(scalar.name, tensor, scalar.per.value or "()", [sizes[axis] for axis in scalar.per.value])
+        # Looking at values stops a compiled graph; links keep learned scalars in range there.
+        if not torch.compiler.is_compiling():
+            scalar.check(mechanism.name, tensor)
+        aligned[scalar.name] = _view(tensor.expand([sizes[axis] for axis in scalar.per.value]), scalar.per)
+    return aligned
+
+
+def _view(tensor: Tensor, per: Per) -> Tensor:
+    if per is Per.HEAD:
+        return tensor[:, None, None]
+    if per is Per.HEAD_CHANNEL:
+        return tensor[:, None, :]
+    return tensor[..., None] if per in (Per.QUERY, Per.KEY) else tensor

@@ -1,0 +1,58 @@
+"""The definition, run as it stands: the whole B H T S tensor in memory. Every other backend is measured against this.
+
+Letters: B batch, H heads, G key heads, M maps, T queries, S keys, K key width, V value width.
+"""
+
+from collections.abc import Callable, Mapping
+
+from torch import Tensor
+
+from keysift.kernels.call import Call, carrier
+from keysift.mechanisms.spec import Mechanism, Per, Rows
+
+
+def run(call: Call) -> tuple[Tensor, Tensor]:
+    """Output B H T V and weights B H T S, in the type of the inputs."""
+    mechanism = call.mechanism
+    q, k, v, scalars = _expand(call)
+    for prepare in mechanism.prepare:
+        q, k, v = prepare(q, k, v, call.at, call.key_at, **_pick(mechanism, prepare, scalars))
+    weights = weigh(mechanism, _scores(call, q, k), call.rows, scalars)
+    out = weights @ v
+    for finish in mechanism.finish:
+        out = finish(out, **_pick(mechanism, finish, scalars))
+    return out.to(call.v.dtype), weights.to(call.v.dtype)
+
+
+def weigh(mechanism: Mechanism, scores: tuple[Tensor, ...], rows: Rows, scalars: Mapping[str, Tensor]) -> Tensor:
+    return mechanism.weigh(*scores, rows, **_pick(mechanism, mechanism.weigh, scalars))
+
+
+def _pick(mechanism: Mechanism, step: Callable[..., object], scalars: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: scalars[name] for name in mechanism.wants[step]}
+
+
+def _expand(call: Call) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+    """Every query head gets its own copy of the key head it reads; a map of a query head reads its map of the key head.
+
+    q and k keep their maps as neighbouring heads: B (H M) T K against B (H M) S K.
+    """
+    carry = carrier(call.q)
+    maps, key_maps = call.mechanism.maps, call.mechanism.key_maps
+    each = call.heads // call.v.shape[1]
+    v = call.v.to(carry).repeat_interleave(each, dim=1)
+    k = call.k.to(carry).unflatten(1, (-1, key_maps)).repeat_interleave(each, dim=1)
+    k = k.expand(-1, -1, maps, -1, -1).flatten(1, 2)
+    per = {scalar.name: scalar.per for scalar in call.mechanism.scalars}
+    scalars = {
+        name: value.repeat_interleave(each, dim=1) if per[name] in (Per.KEY, Per.KEY_CHANNEL) else value
+        for name, value in call.scalars.items()
+    }
+    return call.q.to(carry), k, v, scalars
+
+
+def _scores(call: Call, q: Tensor, k: Tensor) -> tuple[Tensor, ...]:
+    x_BHMTS = (call.scale * (q @ k.mT)).unflatten(1, (call.heads, call.mechanism.maps))
+    if call.bias is not None:
+        x_BHMTS = x_BHMTS + call.bias[:, :, None].to(x_BHMTS.dtype)
+    return x_BHMTS.unbind(2)

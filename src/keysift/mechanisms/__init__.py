@@ -1,0 +1,62 @@
+"""The mathematics: one file for each family, dense, differentiable, fp64-ready. Importing this fills the registry.
+
+To add a mechanism: write its file, register it here, give it a page in docs/mechanisms/. The property tests, the
+command line and the tables follow from its spec.
+"""
+
+from keysift.mechanisms import gates
+from keysift.mechanisms.difference import (
+    HEAVISIDE_CONSTANT,
+    HEAVISIDE_LITERAL,
+    heaviside_gate,
+    rectified_difference,
+)
+from keysift.mechanisms.differential import DIFFERENTIAL_V1, DIFFERENTIAL_V2
+from keysift.mechanisms.entmax import ALPHA_ENTMAX, ENTMAX15, SPARSEMAX
+from keysift.mechanisms.minus_constant import SOFTMAX_MINUS_CONSTANT, SOFTMAX_MINUS_UNIFORM
+from keysift.mechanisms.rela import RELA
+from keysift.mechanisms.relu_exp import RELU_EXP, RELU_EXP_NORMALISED, SOFTPICK
+from keysift.mechanisms.relu_power import RELU_VISIBLE, relu_power
+from keysift.mechanisms.screening import SCREENING
+from keysift.mechanisms.sigmoid import SIGMOID, SIGMOID_VISIBLE
+from keysift.mechanisms.sink import SOFTMAX1, SOFTMAX_SINK
+from keysift.mechanisms.softmax import SOFTMAX
+from keysift.mechanisms.spec import MECHANISMS, WRAPPERS, find, register
+from keysift.mechanisms.temperature import SELECTIVE_TEMPERATURE, SSMAX
+
+for _wrapper in (gates.output_gate, gates.output_head_gate, gates.value_gate):
+    WRAPPERS.add(_wrapper.__name__, _wrapper)
+
+register(SOFTMAX)
+register(SCREENING)
+register(DIFFERENTIAL_V1)
+register(DIFFERENTIAL_V2)
+register(rectified_difference())
+register(rectified_difference("min"))
+register(HEAVISIDE_LITERAL)
+register(HEAVISIDE_CONSTANT)
+register(heaviside_gate())
+register(heaviside_gate(renormalise=True))
+register(SOFTMAX_MINUS_CONSTANT)
+register(SOFTMAX_MINUS_UNIFORM)
+register(RELU_EXP)
+register(RELU_EXP_NORMALISED)
+register(SOFTPICK)
+register(SPARSEMAX)
+register(ENTMAX15)
+register(ALPHA_ENTMAX)
+register(SOFTMAX1)
+register(SOFTMAX_SINK)
+register(SIGMOID)
+register(SIGMOID_VISIBLE)
+register(relu_power(1))
+register(relu_power(2))
+register(RELU_VISIBLE)
+register(RELA)
+register(SSMAX)
+register(SELECTIVE_TEMPERATURE)
+register(gates.output_gate(SOFTMAX))
+register(gates.output_head_gate(SOFTMAX))
+register(gates.value_gate(SOFTMAX))
+
+__all__ = ["MECHANISMS", "WRAPPERS", "find", "register"]

@@ -1,0 +1,79 @@
+"""Softmax minus a constant: the control that separates "subtract something" from "subtract what is irrelevant".
+
+    softmax_minus_constant   w = gain (softmax(x) - c)         e.g. gain 2, c 1/2
+    softmax_minus_uniform    w = softmax(x) - lam / n          differential attention whose second map is uniform
+
+n counts the keys the query sees. Letters: B batch, H heads, T queries, S keys.
+"""
+
+import torch
+from torch import Tensor
+
+from keysift.mechanisms import parts
+from keysift.mechanisms.spec import Mechanism, Per, Promise, Rows, Scalar, constant
+
+_SOURCE = "public discussion of arXiv:2410.05258v2"
+_HOLDS = frozenset({Promise.BOUNDED, Promise.SHIFT_INVARIANT, Promise.CAUSAL, Promise.SINGLE_PASS})
+
+
+def weigh_constant(x_BHTS: Tensor, rows: Rows, *, gain: Tensor, c: Tensor) -> Tensor:
+    a = parts.softmax(x_BHTS, rows.keep_BHTS)
+    return torch.where(rows.keep_BHTS, gain * (a - c), 0.0)
+
+
+def weigh_uniform(x_BHTS: Tensor, rows: Rows, *, lam: Tensor) -> Tensor:
+    a = parts.softmax(x_BHTS, rows.keep_BHTS)
+    return torch.where(rows.keep_BHTS, a - lam / rows.seen_BHT1.clamp_min(1), 0.0)
+
+
+SOFTMAX_MINUS_CONSTANT = Mechanism(
+    name="softmax_minus_constant",
+    title="Softmax minus a constant",
+    source=_SOURCE,
+    page="minus_constant",
+    formula="w = gain (softmax(x) - c)",
+    weigh=weigh_constant,
+    scalars=(
+        Scalar(
+            name="gain",
+            meaning="the factor in front",
+            per=Per.HEAD,
+            init=constant(2.0),
+            learned=False,
+            probes=(1.0, 2.0),
+        ),
+        Scalar(
+            name="c",
+            meaning="the constant subtracted from every weight",
+            per=Per.HEAD,
+            init=constant(0.5),
+            learned=False,
+            probes=(0.5, 1.0),
+        ),
+    ),
+    holds=_HOLDS,
+    notes={Promise.SUMS_TO_ONE: "sums to gain (1 - c n)"},
+)
+
+SOFTMAX_MINUS_UNIFORM = Mechanism(
+    name="softmax_minus_uniform",
+    title="Softmax minus the uniform map",
+    source=_SOURCE,
+    page="minus_constant",
+    formula="w = softmax(x) - lam / n",
+    weigh=weigh_uniform,
+    scalars=(
+        Scalar(
+            name="lam",
+            meaning="the share of the uniform map that is subtracted",
+            per=Per.HEAD,
+            init=constant(0.5),
+            probes=(0.0, 0.5, 1.0),
+        ),
+    ),
+    holds=_HOLDS | {Promise.REFUSES_IN_LIMIT},
+    notes={
+        Promise.SUMS_TO_ONE: "sums to 1 - lam",
+        Promise.REFUSES_IN_LIMIT: "lam = 1 and all scores equal",
+    },
+)

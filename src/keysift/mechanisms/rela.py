@@ -1,0 +1,68 @@
+"""Rectified linear attention (ReLA, arXiv:2104.07012v2).
+
+    o = max(x, 0) v
+    y = gain * o / sqrt(mean o^2 + eps) * sigmoid(gate * o)       the mean over all heads and channels of the position
+
+The weights are judged one key at a time; the norm after them is not, it couples all heads and removes most of the size.
+Letters: B batch, H heads, T queries, S keys, V value width.
+"""
+
+import torch
+from torch import Tensor
+
+from keysift.mechanisms import parts
+from keysift.mechanisms.spec import Mechanism, Per, Promise, Rows, Scalar
+
+_EPS = 1e-8
+
+
+def weigh(x_BHTS: Tensor, rows: Rows) -> Tensor:
+    return torch.where(rows.keep_BHTS, x_BHTS.clamp_min(0), 0.0)
+
+
+def finish(out_BHTV: Tensor, *, gain: Tensor, gate: Tensor) -> Tensor:
+    return gain * parts.rms_norm(out_BHTV, (1, 3), _EPS) * torch.sigmoid(gate * out_BHTV)
+
+
+RELA = Mechanism(
+    name="rela",
+    title="ReLA",
+    source="arXiv:2104.07012v2",
+    page="rela",
+    formula="w = max(x, 0); output gated and RMS-normalised over all heads",
+    weigh=weigh,
+    finish=(finish,),
+    scalars=(
+        Scalar(
+            name="gain",
+            meaning="the RMSNorm gain of each head and channel",
+            per=Per.HEAD_CHANNEL,
+            init=lambda site, generator: torch.ones(site.heads, site.value_width),
+            probes=(1.0,),
+        ),
+        Scalar(
+            name="gate",
+            meaning="the slope of each channel's own gate",
+            per=Per.HEAD_CHANNEL,
+            init=lambda site, generator: torch.zeros(site.heads, site.value_width),
+            probes=(0.0, 0.7),
+        ),
+    ),
+    holds=frozenset(
+        {
+            Promise.NONNEGATIVE,
+            Promise.EXACT_ZERO,
+            Promise.ABSOLUTE,
+            Promise.REFUSED_INERT,
+            Promise.REFUSES_EXACTLY,
+            Promise.REFUSES_IN_LIMIT,
+            Promise.CAUSAL,
+            Promise.SINGLE_PASS,
+            Promise.BLOCKS_SKIPPABLE,
+        }
+    ),
+    notes={
+        Promise.ABSOLUTE: "of the weights; the norm after them makes the output's size depend on all keys of all heads",
+        Promise.SCALE_INVARIANT: "the norm removes the scale, the gate sigmoid(gate * o) brings it back",
+    },
+)

@@ -1,0 +1,110 @@
+"""Screening: relevance judged one key at a time (Nakanishi, arXiv:2604.01178v3, equations 4 to 14).
+
+    q, k, v on the unit sphere; coordinates (0, 1) of q and k turned by phi(i) = pi i gamma(w) / w
+    gamma(w) = (1 + cos(pi w / 256)) / 2   for w < 256, else 0
+    a_ts = max(1 - (1 - q_t . k_s) / r, 0)^2 * fade(t - s)
+    fade(d) = (1 + cos(pi d / w)) / 2      for 0 <= d < w, else 0
+    u_t  = tanh(|h_t|) / |h_t| * h_t,  h_t = sum_s a_ts v_s
+
+w > 0 is the tile's window (infinite allowed), r in (0, 1] its acceptance width. `reach` is the window `fade` uses: w
+itself, or infinity under window expansion at inference, where the rotation keeps the learned w.
+
+Letters: B batch, H tiles, T queries, S keys, K key width, V value width.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from keysift.mechanisms import parts
+from keysift.mechanisms.spec import Mechanism, Per, Promise, Rows, Scalar, Site
+
+WINDOW_THRESHOLD = 256.0
+
+
+def _windows(site: Site, generator: torch.Generator | None) -> Tensor:
+    """s_w spaced from 0 to log 256 over the tiles: windows 2 to 257; one tile alone gets 2."""
+    return torch.linspace(0.0, math.log(WINDOW_THRESHOLD) if site.heads > 1 else 0.0, site.heads)
+
+
+WINDOW = Scalar(
+    name="window",
+    meaning="how many positions back the tile looks",
+    per=Per.HEAD,
+    init=_windows,
+    link=lambda raw, site: raw.exp() + 1,
+    above=0.0,
+    probes=(0.7, 2.0, 9.5, math.inf),
+)
+ACCEPTANCE = Scalar(
+    name="acceptance",
+    meaning="the width r of the accepted cosines (1 - r, 1]",
+    per=Per.HEAD,
+    link=lambda raw, site: raw.sigmoid(),
+    above=0.0,
+    up_to=1.0,
+    probes=(0.3, 0.5, 0.95),
+)
+REACH = Scalar(
+    name="reach",
+    meaning="the window the fade uses: the learned window, or infinity under window expansion",
+    per=Per.HEAD,
+    above=0.0,
+    learned=False,
+    follows="window",
+    probes=(2.0, 9.5, math.inf),
+)
+
+
+def prepare(
+    q_BHTK: Tensor, k_BHSK: Tensor, v_BHSV: Tensor, at: Tensor, key_at: Tensor, *, window: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    rate = parts.mipe_rate(window.double(), WINDOW_THRESHOLD)
+    q_BHTK = parts.turn(parts.unit(q_BHTK), at * rate[..., 0])
+    k_BHSK = parts.turn(parts.unit(k_BHSK), key_at * rate[..., 0])
+    return q_BHTK, k_BHSK, parts.unit(v_BHSV)
+
+
+def trim(cosine: Tensor, acceptance: Tensor | float) -> Tensor:
+    """Exactly zero iff the cosine is at most 1 - r, one iff it is 1."""
+    return (1 - (1 - cosine) / acceptance).clamp_min(0).square()
+
+
+def weigh(x_BHTS: Tensor, rows: Rows, *, acceptance: Tensor, reach: Tensor) -> Tensor:
+    a_BHTS = trim(x_BHTS, acceptance) * parts.fade(rows.distance_BHTS, reach)
+    return torch.where(rows.keep_BHTS, a_BHTS, 0.0)
+
+
+SCREENING = Mechanism(
+    name="screening",
+    title="Screening",
+    source="arXiv:2604.01178v3",
+    page="screening",
+    formula="a = max(1 - (1 - cos(q, k)) / r, 0)^2 * fade(distance)",
+    weigh=weigh,
+    prepare=(prepare,),
+    finish=(parts.tanh_norm,),
+    cosine_scores=True,
+    looks_back_only=True,
+    scalars=(WINDOW, ACCEPTANCE, REACH),
+    holds=frozenset(
+        {
+            Promise.NONNEGATIVE,
+            Promise.BOUNDED,
+            Promise.EXACT_ZERO,
+            Promise.ABSOLUTE,
+            Promise.REFUSED_INERT,
+            Promise.REFUSES_EXACTLY,
+            Promise.REFUSES_IN_LIMIT,
+            Promise.SCALE_INVARIANT,
+            Promise.CAUSAL,
+            Promise.SINGLE_PASS,
+            Promise.BLOCKS_SKIPPABLE,
+        }
+    ),
+    notes={
+        Promise.CONVEX_HULL: "the output instead has length below one, whatever the values",
+        Promise.SCALE_INVARIANT: "rescaling the values changes nothing either",
+    },
+)

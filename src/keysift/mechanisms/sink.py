@@ -1,0 +1,76 @@
+"""Softmax with a sink: one more term in the denominator that no value stands behind.
+
+    w = exp(x) / (exp(s) + sum exp(x))
+
+softmax1: s = 0 (Miller, "Attention Is Off By One", 24 July 2023). softmax_sink: s learned per head (gpt-oss, 5 August 2025).
+The sink is a logit of its own: it is not multiplied by the score scale.
+Letters: B batch, H heads, T queries, S keys.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from keysift.mechanisms import parts
+from keysift.mechanisms.spec import Mechanism, Per, Promise, Rows, Scalar
+
+_HOLDS = frozenset(
+    {
+        Promise.NONNEGATIVE,
+        Promise.BOUNDED,
+        Promise.HULL_WITH_ZERO,
+        Promise.REFUSES_IN_LIMIT,
+        Promise.CAUSAL,
+        Promise.SINGLE_PASS,
+    }
+)
+_NOTES = {
+    Promise.SUMS_TO_ONE: "sums to sigmoid(logsumexp(x) - s)",
+    Promise.SHIFT_INVARIANT: "only if the sink is shifted too",
+}
+
+
+def weigh_sink(x_BHTS: Tensor, rows: Rows, *, sink: Tensor) -> Tensor:
+    x = x_BHTS.masked_fill(~rows.keep_BHTS, -math.inf)
+    # The sink takes part in the maximum: exp(s - max x) alone would overflow on very negative rows.
+    m = torch.maximum(x.detach().amax(-1, keepdim=True), sink.detach())
+    m = torch.where(m.isfinite(), m, 0.0)
+    return parts.share(torch.exp(x - m), also=torch.exp(sink - m))
+
+
+def weigh_softmax1(x_BHTS: Tensor, rows: Rows) -> Tensor:
+    return weigh_sink(x_BHTS, rows, sink=x_BHTS.new_zeros(()))
+
+
+SOFTMAX1 = Mechanism(
+    name="softmax1",
+    title="Softmax with a fixed sink",
+    source="E. Miller, Attention Is Off By One, 24 July 2023",
+    page="sink",
+    formula="w = exp(x) / (1 + sum exp(x))",
+    weigh=weigh_softmax1,
+    holds=_HOLDS,
+    notes=_NOTES,
+)
+
+SOFTMAX_SINK = Mechanism(
+    name="softmax_sink",
+    title="Softmax with a learned sink",
+    source="gpt-oss model card, 5 August 2025",
+    page="sink",
+    formula="w = exp(x) / (exp(s) + sum exp(x))",
+    weigh=weigh_sink,
+    scalars=(
+        Scalar(
+            name="sink",
+            meaning="the logit of the head's sink; minus infinity gives plain softmax",
+            per=Per.HEAD,
+            above=-math.inf,
+            above_allowed=True,
+            probes=(-2.0, 0.0, 3.0),
+        ),
+    ),
+    holds=_HOLDS,
+    notes=_NOTES,
+)

@@ -1,0 +1,37 @@
+"""Scaled dot-product softmax, the baseline every other mechanism departs from (arXiv:1706.03762v7).
+
+    w_ts = exp(x_ts) / sum_l exp(x_tl)        over the keys l that query t sees
+
+Letters: B batch, H heads, T queries, S keys.
+"""
+
+from torch import Tensor
+
+from keysift.mechanisms import parts
+from keysift.mechanisms.spec import Mechanism, Promise, Rows
+
+
+def weigh(x_BHTS: Tensor, rows: Rows) -> Tensor:
+    return parts.softmax(x_BHTS, rows.keep_BHTS)
+
+
+SOFTMAX = Mechanism(
+    name="softmax",
+    title="Softmax",
+    source="arXiv:1706.03762v7",
+    page="softmax",
+    formula="w = exp(x) / sum exp(x)",
+    weigh=weigh,
+    holds=frozenset(
+        {
+            Promise.SUMS_TO_ONE,
+            Promise.NONNEGATIVE,
+            Promise.BOUNDED,
+            Promise.CONVEX_HULL,
+            Promise.HULL_WITH_ZERO,
+            Promise.SHIFT_INVARIANT,
+            Promise.CAUSAL,
+            Promise.SINGLE_PASS,
+        }
+    ),
+)

@@ -1,0 +1,217 @@
+"""What a mechanism is: dense mathematics, learned scalars, and promises that the tests prove or refute.
+
+Reading order of one call, each step a field of `Mechanism`:
+
+    prepare   q, k, v at integer positions -> q, k, v     (screening: unit length, rotation; a value gate)
+    scores    scale * q k^T + bias                        (one map, or two for the differential family)
+    weigh     scores -> weights                           (the mechanism proper)
+    weights @ v
+    finish    output -> output                            (a norm or a gate)
+
+Letters: B batch, H heads, T queries, S keys, K key width, V value width.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+import torch
+from torch import Tensor
+
+from keysift.core.errors import ConfigError, RangeError
+from keysift.core.registry import Registry
+
+
+class Promise(Enum):
+    """What a mechanism may promise. The value is the sentence shown to people."""
+
+    SUMS_TO_ONE = "the weights of a row sum to one"
+    NONNEGATIVE = "no weight is negative"
+    BOUNDED = "no weight grows without bound as scores grow"
+    EXACT_ZERO = "a visible key can get exactly zero, on an open set of inputs"
+    ABSOLUTE = "each key is judged alone: its weight does not move when other keys come or go"
+    REFUSED_INERT = "a key can be refused, and a refused key changes no other weight"
+    CONVEX_HULL = "the output lies in the convex hull of the values"
+    HULL_WITH_ZERO = "the output lies in the convex hull of the values and zero"
+    REFUSES_EXACTLY = "everything can be refused: output exactly zero, on an open set of inputs"
+    REFUSES_IN_LIMIT = "everything can be refused at least in the limit: output as near zero as you like"
+    SHIFT_INVARIANT = "adding one number to every score of a row changes nothing"
+    SCALE_INVARIANT = "rescaling queries and keys by positive factors changes nothing"
+    CAUSAL = "a later key changes no earlier output"
+    SINGLE_PASS = "one pass over the keys suffices, with a fixed number of accumulators"
+    BLOCKS_SKIPPABLE = "the values of a whole block of visible keys can be left unread, exactly"
+
+    @property
+    def label(self) -> str:
+        return self.name.lower().replace("_", " ")
+
+
+class Per(Enum):
+    """What one number of a scalar belongs to; the value names the axes of the tensor a caller passes (G: key heads)."""
+
+    LAYER = ""
+    HEAD = "H"
+    CHANNEL = "V"
+    HEAD_CHANNEL = "HV"
+    QUERY = "BHT"
+    QUERY_CHANNEL = "BHTV"
+    KEY = "BGS"
+    KEY_CHANNEL = "BGSV"
+
+    @property
+    def projected(self) -> bool:
+        """Computed from the token stream by the layer, rather than stored as a parameter."""
+        return "B" in self.value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """Where a mechanism stands in a model: what initial values may depend on."""
+
+    heads: int
+    key_width: int
+    value_width: int
+    context: int
+    layer: int = 0
+    depth: int = 1
+
+
+def identity(raw: Tensor, site: Site) -> Tensor:
+    return raw
+
+
+def constant(value: float) -> Callable[[Site, torch.Generator | None], Tensor]:
+    def init(site: Site, generator: torch.Generator | None = None) -> Tensor:
+        return torch.tensor(value)
+
+    return init
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scalar:
+    """A number the mechanism needs besides q, k and v.
+
+    `init` gives the raw parameter (without a generator: its mean), `link` turns it into the value the mathematics uses.
+    For projected scalars the raw number is the layer's projection and `init` is its mean, zero.
+    """
+
+    name: str
+    meaning: str
+    per: Per
+    init: Callable[[Site, torch.Generator | None], Tensor] = constant(0.0)
+    link: Callable[[Tensor, Site], Tensor] = identity
+    above: float = -float("inf")
+    up_to: float = float("inf")
+    above_allowed: bool = False
+    learned: bool = True
+    follows: str | None = None  # takes the value of this scalar unless given its own
+    probes: tuple[float, ...]
+
+    def default(self, site: Site) -> Tensor:
+        return self.link(self.init(site, None), site)
+
+    def check(self, mechanism: str, value: Tensor) -> None:
+        low = value >= self.above if self.above_allowed else value > self.above
+        if not bool((low & (value <= self.up_to)).all()):
+            came = value.detach().flatten()
+            wrong = came[~(low & (value <= self.up_to)).flatten()][0].item()
+            raise RangeError(
+                f"{mechanism} needs {self.name} {self._range()}, got {wrong:g}; {self.name} is {self.meaning}"
+            )
+
+    def _range(self) -> str:
+        low = f"{'>=' if self.above_allowed else '>'} {self.above:g}"
+        return low if self.up_to == float("inf") else f"{low} and <= {self.up_to:g}"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which keys a query may see and how far away they are. Integers decide; nothing here is a float."""
+
+    keep_BHTS: Tensor
+    distance_BHTS: Tensor
+
+    @property
+    def seen_BHT1(self) -> Tensor:
+        """How many keys each query sees: the n of every mechanism that counts."""
+        return self.keep_BHTS.sum(-1, keepdim=True)
+
+
+Weigh = Callable[..., Tensor]
+Prepare = Callable[..., tuple[Tensor, Tensor, Tensor]]
+Finish = Callable[..., Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mechanism:
+    """One way to turn scores into weights, with everything a caller needs to know about it.
+
+    `weigh(x, [y,] rows, *, ...)`, each `prepare(q, k, v, at, key_at, *, ...)` and each `finish(out, *, ...)` name the
+    scalars they need as keyword-only parameters and get exactly those. Steps of a tuple run in order.
+    """
+
+    name: str
+    title: str
+    source: str
+    page: str
+    formula: str
+    weigh: Weigh
+    holds: frozenset[Promise]
+    notes: Mapping[Promise, str] = field(default_factory=dict)
+    scalars: tuple[Scalar, ...] = ()
+    maps: int = 1
+    key_maps: int = 1
+    cosine_scores: bool = False
+    looks_back_only: bool = False
+    prepare: tuple[Prepare, ...] = ()
+    finish: tuple[Finish, ...] = ()
+    flat: frozenset[str] = frozenset()  # differentiable by type, but with zero gradient everywhere
+    wants: Mapping[Callable[..., object], tuple[str, ...]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        steps = (self.weigh, *self.prepare, *self.finish)
+        object.__setattr__(self, "wants", {step: _keyword_only(step) for step in steps})
+        known = {scalar.name for scalar in self.scalars}
+        for step in steps:
+            unknown = set(self.wants[step]) - known
+            if unknown:
+                raise ConfigError(
+                    f"{self.name}: {getattr(step, '__name__', step)} asks for {', '.join(sorted(unknown))}, "
+                    f"which its scalars do not list; add a Scalar for each"
+                )
+
+    @property
+    def takes_bias(self) -> bool:
+        """An additive bias has a meaning where the score is an unbounded logit."""
+        return not self.cosine_scores
+
+    @property
+    def differentiable(self) -> tuple[str, ...]:
+        return ("q", "k", "v", *(scalar.name for scalar in self.scalars))
+
+    def scalar(self, name: str) -> Scalar:
+        return next(scalar for scalar in self.scalars if scalar.name == name)
+
+
+def _keyword_only(step: Callable[..., object]) -> tuple[str, ...]:
+    parameters = inspect.signature(step).parameters.values()
+    return tuple(p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY)
+
+
+MECHANISMS: Registry[Mechanism] = Registry("mechanism")
+WRAPPERS: Registry[Callable[[Mechanism], Mechanism]] = Registry("wrapper")
+
+
+def register(mechanism: Mechanism) -> Mechanism:
+    return MECHANISMS.add(mechanism.name, mechanism)
+
+
+def find(mechanism: str | Mechanism) -> Mechanism:
+    """A mechanism by name. `name+wrapper` wraps any of them: "screening+value_gate"."""
+    if isinstance(mechanism, Mechanism):
+        return mechanism
+    if mechanism in MECHANISMS or "+" not in mechanism:
+        return MECHANISMS.find(mechanism)
+    inner, wrapper = mechanism.rsplit("+", 1)
+    return WRAPPERS.find(wrapper)(find(inner))
