@@ -1,0 +1,1 @@
+"""The command line: main.py and one file for each verb. Nothing here imports torch before a verb runs."""

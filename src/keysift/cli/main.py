@@ -1,0 +1,46 @@
+"""`keysift VERB ...`. A verb is a module with `Args` (its flags, with their help) and `run(args)`.
+
+A KeysiftError becomes one line on stderr and exit code 2: a user's mistake is not a traceback.
+"""
+
+import sys
+from importlib import import_module
+from typing import Annotated, Any, Union
+
+import tyro
+from rich.console import Console
+
+from keysift.core.errors import KeysiftError
+
+VERBS = ("mechanisms", "weights", "doctor", "demo")
+
+
+def main(argv: list[str] | None = None) -> None:
+    sys.exit(_main(sys.argv[1:] if argv is None else argv))
+
+
+def _main(argv: list[str]) -> int:
+    verbs = {verb: import_module(f"keysift.cli.{verb}") for verb in VERBS}
+    # The summary in --help is the first line of each verb's docstring: no second list to keep.
+    union: Any = Union[  # noqa: UP007
+        tuple(
+            Annotated[module.Args, tyro.conf.subcommand(verb, description=module.__doc__)]
+            for verb, module in verbs.items()
+        )
+    ]
+    args = tyro.cli(
+        union,
+        prog="keysift",
+        description="Attention that can say no.",
+        args=argv,
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff),
+    )
+    module = sys.modules[type(args).__module__]
+    try:
+        module.run(args)
+    except KeysiftError as error:
+        Console(stderr=True, highlight=False).print(f"keysift: {error}", markup=False, soft_wrap=True)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
