@@ -105,7 +105,9 @@ def _heads(mechanism: Mechanism, q: Tensor, k: Tensor, v: Tensor) -> int:
         shapes.not_empty(name, "position", tensor.shape[2])
         shapes.not_empty(name, "channel", tensor.shape[3])
         if not tensor.dtype.is_floating_point or tensor.dtype != q.dtype:
-            raise ShapeError(f"q, k and v must share one floating-point type, got {name} in {tensor.dtype} and q in {q.dtype}")
+            raise ShapeError(
+                f"q, k and v must share one floating-point type, got {name} in {tensor.dtype} and q in {q.dtype}"
+            )
     shapes.same("batch size", "q", q.shape[0], "k", k.shape[0])
     shapes.same("batch size", "k", k.shape[0], "v", v.shape[0])
     shapes.same("width", "q", q.shape[3], "k", k.shape[3])
@@ -124,9 +126,7 @@ def _heads(mechanism: Mechanism, q: Tensor, k: Tensor, v: Tensor) -> int:
     return q.shape[1] // maps
 
 
-def _positions(
-    q: Tensor, sizes: Mapping[str, int], at: Tensor | None, key_at: Tensor | None
-) -> tuple[Tensor, Tensor]:
+def _positions(q: Tensor, sizes: Mapping[str, int], at: Tensor | None, key_at: Tensor | None) -> tuple[Tensor, Tensor]:
     """Integer positions, by default aligned at the end: the last query stands on the last key."""
     if at is None and key_at is None:
         t, s = sizes["T"], sizes["S"]
@@ -168,7 +168,9 @@ def _scale(mechanism: Mechanism, scale: float | None, width: int) -> float:
     if not mechanism.cosine_scores:
         return width**-0.5 if scale is None else scale
     if scale is not None:
-        raise UnsupportedError(f"{mechanism.name} scores are cosines, so scale={scale} has no meaning for it; leave it out")
+        raise UnsupportedError(
+            f"{mechanism.name} scores are cosines, so scale={scale} has no meaning for it; leave it out"
+        )
     return 1.0
 
 
@@ -195,7 +197,7 @@ def align(
             aligned[scalar.name] = aligned[scalar.follows]
             continue
         value = given[scalar.name] if scalar.name in given else scalar.default(site)
-        tensor = torch.as_tensor(value, device=device).to(carry)
+        tensor = torch.as_tensor(value, dtype=carry, device=device)
         shapes.broadcastable(scalar.name, tensor, scalar.per.value or "()", [sizes[axis] for axis in scalar.per.value])
         # Looking at values stops a compiled graph; links keep learned scalars in range there.
         if not torch.compiler.is_compiling():
