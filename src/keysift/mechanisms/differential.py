@@ -31,7 +31,7 @@ def lam_init(site: Site) -> float:
 
 
 def _four_vectors(site: Site, generator: torch.Generator | None) -> Tensor:
-    mean = torch.zeros(4, site.key_width)
+    mean = torch.zeros(4, site.key_width, dtype=torch.float64)
     return mean if generator is None else mean.normal_(0.0, 0.1, generator=generator)
 
 
@@ -72,7 +72,7 @@ DIFFERENTIAL_V1 = Mechanism(
             name="lam_init",
             meaning="the layer's constant that sets the output length",
             per=Per.LAYER,
-            init=lambda site, generator: torch.tensor(lam_init(site)),
+            init=lambda site, generator: torch.tensor(lam_init(site), dtype=torch.float64),
             learned=False,
             probes=(0.2,),
         ),
@@ -80,7 +80,7 @@ DIFFERENTIAL_V1 = Mechanism(
             name="gain",
             meaning="the RMSNorm gain of each value channel",
             per=Per.CHANNEL,
-            init=lambda site, generator: torch.ones(site.value_width),
+            init=lambda site, generator: torch.ones(site.value_width, dtype=torch.float64),
             probes=(1.0,),
         ),
     ),

@@ -83,7 +83,7 @@ def identity(raw: Tensor, site: Site) -> Tensor:
 
 def constant(value: float) -> Callable[[Site, torch.Generator | None], Tensor]:
     def init(site: Site, generator: torch.Generator | None = None) -> Tensor:
-        return torch.tensor(value)
+        return torch.tensor(value, dtype=torch.float64)
 
     return init
 
@@ -92,7 +92,8 @@ def constant(value: float) -> Callable[[Site, torch.Generator | None], Tensor]:
 class Scalar:
     """A number the mechanism needs besides q, k and v.
 
-    `init` gives the raw parameter (without a generator: its mean), `link` turns it into the value the mathematics uses.
+    `init` gives the raw parameter in fp64 (without a generator: its mean), `link` turns it into the value the
+    mathematics uses; a layer keeps the raw one in its own type.
     For projected scalars the raw number is the layer's projection and `init` is its mean, zero.
     """
 
