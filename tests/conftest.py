@@ -1,4 +1,4 @@
-"""Fixtures for every test: one seed, and the CPU features bf16 needs on machines that advertise AMX but cannot use it."""
+"""For every test: one seed, and an instruction set on which bf16 works where AMX is advertised but not usable."""
 
 import os
 

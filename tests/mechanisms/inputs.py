@@ -11,15 +11,10 @@ import torch
 from torch import Tensor
 
 from keysift.kernels.attend import attend
-from keysift.kernels.weights import weights
+from keysift.kernels.weights import as_scores, weights
 from keysift.mechanisms.spec import Mechanism
 
 Numbers = dict[str, Tensor | float]
-
-
-def as_score(mechanism: Mechanism, x: Tensor) -> Tensor:
-    """A plain number as a score of this mechanism; cosines are squashed one by one, so keys stay independent."""
-    return torch.tanh(x / 2) if mechanism.cosine_scores else x
 
 
 @dataclass
@@ -34,7 +29,7 @@ class Draw:
     def weights(self, keys: Tensor | None = None, shift: tuple[int, float] | None = None) -> Tensor:
         """The weights of the chosen keys alone, with one map shifted if asked."""
         keys = torch.arange(len(self.distance)) if keys is None else keys
-        maps = [as_score(self.mechanism, x[..., keys]) for x in self.maps]
+        maps = [as_scores(self.mechanism, x[..., keys]) for x in self.maps]
         if shift is not None:
             which, by = shift
             room = 0.5 if self.mechanism.cosine_scores else 1.0

@@ -1,6 +1,6 @@
 """One checked call: what `attend` was given, brought into the form every backend reads.
 
-Letters: B batch, H heads, G key heads, M query maps a head has, N key maps, T queries, S keys, K key width, V value width.
+Letters: B batch, H heads, G key heads, M query maps of a head, N key maps, T queries, S keys, K, V widths.
 """
 
 import math
@@ -78,7 +78,7 @@ def check(
     if bias is not None:
         bias, open_ = _bias(mechanism, bias, sizes)
         seen = seen & open_
-    site = Site(heads=heads, key_width=q.shape[3], value_width=v.shape[3], context=k.shape[2])
+    site = Site(heads=heads, key_width=q.shape[3], value_width=v.shape[3])
     return Call(
         mechanism=mechanism,
         q=q,
@@ -120,7 +120,7 @@ def _heads(mechanism: Mechanism, q: Tensor, k: Tensor, v: Tensor) -> int:
         )
     if groups == 0 or q.shape[1] % (maps * groups):
         raise ShapeError(
-            f"q must have {maps} x a multiple of the {groups} value heads for {mechanism.name}, got {q.shape[1]} heads; "
+            f"q must have {maps} x a multiple of {groups} value heads for {mechanism.name}, got {q.shape[1]} heads; "
             f"query head h reads value head h // (heads / value heads)"
         )
     return q.shape[1] // maps
@@ -199,7 +199,7 @@ def align(
         value = given[scalar.name] if scalar.name in given else scalar.default(site)
         tensor = torch.as_tensor(value, dtype=carry, device=device)
         shapes.broadcastable(scalar.name, tensor, scalar.per.value or "()", [sizes[axis] for axis in scalar.per.value])
-        # Looking at values stops a compiled graph; links keep learned scalars in range there.
+        # Looking at values would break a compiled graph; there the links keep scalars in range.
         if not torch.compiler.is_compiling():
             scalar.check(mechanism.name, tensor)
         aligned[scalar.name] = _view(tensor.expand([sizes[axis] for axis in scalar.per.value]), scalar.per)

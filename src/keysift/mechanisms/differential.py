@@ -37,7 +37,8 @@ def _four_vectors(site: Site, generator: torch.Generator | None) -> Tensor:
 
 def _lam(raw: Tensor, site: Site) -> Tensor:
     a1, b1, a2, b2 = raw
-    return (a1 @ b1).exp() - (a2 @ b2).exp() + lam_init(site)
+    lam: Tensor = (a1 @ b1).exp() - (a2 @ b2).exp() + lam_init(site)
+    return lam
 
 
 def weigh(x_BHTS: Tensor, y_BHTS: Tensor, rows: Rows, *, lam: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
     w = max(x, 0)^p / L,   p = 1 or 2
 
-L is a constant (`relu`, `relu_squared`: each key is judged alone) or the number of keys the query sees (`relu_visible`).
+L is a constant (`relu`, `relu_squared`: each key is judged alone) or the keys the query sees (`relu_visible`).
 Letters: B batch, H heads, T queries, S keys.
 """
 

@@ -65,14 +65,19 @@ class Per(Enum):
         return "B" in self.value
 
 
+# What a lone call assumes of the context a model is trained at. A constant: a default that followed the number of keys
+# would make one decode step disagree with the next.
+ASSUMED_CONTEXT = 1024
+
+
 @dataclass(frozen=True, kw_only=True)
 class Site:
     """Where a mechanism stands in a model: what initial values may depend on."""
 
-    heads: int
-    key_width: int
-    value_width: int
-    context: int
+    heads: int = 1
+    key_width: int = 1
+    value_width: int = 1
+    context: int = ASSUMED_CONTEXT
     layer: int = 0
     depth: int = 1
 
@@ -88,6 +93,9 @@ def constant(value: float) -> Callable[[Site, torch.Generator | None], Tensor]:
     return init
 
 
+zero = constant(0.0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scalar:
     """A number the mechanism needs besides q, k and v.
@@ -100,7 +108,7 @@ class Scalar:
     name: str
     meaning: str
     per: Per
-    init: Callable[[Site, torch.Generator | None], Tensor] = constant(0.0)
+    init: Callable[[Site, torch.Generator | None], Tensor] = zero
     link: Callable[[Tensor, Site], Tensor] = identity
     above: float = -float("inf")
     up_to: float = float("inf")
