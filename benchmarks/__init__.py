@@ -1,0 +1,1 @@
+"""Timings, as JSON. Each benchmark checks what it times before it prints a figure."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from keysift.data import abcdigits as abcdigits
+    from keysift.data import bpe as bpe
     from keysift.data import mqar as mqar
     from keysift.data.batches import Batch as Batch
     from keysift.data.batches import Batches as Batches
@@ -37,7 +38,7 @@ _MENU = {
     "prepare": "shards",
     "save_tokenizer": "tokenizer",
 }
-_MODULES = ("abcdigits", "mqar")
+_MODULES = ("abcdigits", "bpe", "mqar")
 __all__ = [*_MENU, *_MODULES]  # noqa: PLE0604
 
 

@@ -12,10 +12,12 @@ import os
 import shutil
 import socket
 import tempfile
+from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import takewhile
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,16 +42,21 @@ def cache_folder() -> Path:
 
 def prepare(
     source: str,
-    tokenizer: str | Tokenizer = "bytes",
+    tokenizer: str | Tokenizer | None = None,
     *,
     cache: Path | None = None,
     workers: int | None = None,
     show: bool = True,
 ) -> Corpus:
-    """The corpus of a source: a built one by its path, else from the cache, else built into the cache."""
+    """The corpus of a source: a built one by its path, else from the cache, else built into the cache.
+
+    Without a tokenizer, a built corpus is taken as it is and a new one is made of bytes.
+    """
     path = Path(source).expanduser()
     if (path / INDEX).is_file():
-        return _as_wanted(open_corpus(path), tokenizer)
+        corpus = open_corpus(path)
+        return corpus if tokenizer is None else _as_wanted(corpus, tokenizer)
+    tokenizer = tokenizer or Bytes()
     found = find_source(source)
     key = _key(found, tokenizer)
     name = "".join(c if c.isalnum() else "-" for c in found.name)[-40:].strip("-")
@@ -74,18 +81,19 @@ def build(
         raise RangeError(f"shard_tokens and workers must be at least 1, got {shard_tokens} and {workers}")
     source = find_source(source) if isinstance(source, str) else source
     key = _key(source, tokenizer)
-    if out.exists():
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
         return _reuse(out, key)
     with _fresh(out) as folder:
         chosen = _tokenizer(tokenizer, source, show)
         if workers is None:
             workers = 1 if isinstance(chosen, Bytes) else os.cpu_count() or 1
-        writer = _Writer(folder, chosen, shard_tokens)
-        with Meter(f"tokenising {source.name}", source.size, show=show) as meter:
-            for documents, ids in _encoded(source, chosen, workers):
-                for document, tokens in zip(documents, ids, strict=True):
-                    meter.advance(writer.add(document, tokens))
-        index = writer.finish(source, key)
+        meter = Meter(f"tokenising {source.name}", source.size, show=show)
+        with closing(_Writer(folder, chosen, shard_tokens)) as writer, meter:
+            for facts, ids in _encoded(source, chosen, workers):
+                for fact, tokens in zip(facts, ids, strict=True):
+                    writer.add(fact, tokens)
+                meter.advance(sum(fact.size for fact in facts))
+            index = writer.finish(source, key)
         save_tokenizer(chosen, folder)
         write_index(index, folder)
         _sync(folder)
@@ -116,7 +124,7 @@ def _reuse(out: Path, key: str) -> Corpus:
 
 
 def _as_wanted(corpus: Corpus, tokenizer: str | Tokenizer) -> Corpus:
-    if isinstance(tokenizer, str) and (tokenizer == corpus.index.tokenizer or tokenizer.startswith("bpe:")):
+    if isinstance(tokenizer, str) and tokenizer.startswith("bpe:"):
         same = tokenizer == corpus.index.tokenizer
     else:
         wanted = find_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
@@ -149,16 +157,23 @@ def _tokenizer(tokenizer: str | Tokenizer, source: Source, show: bool) -> Tokeni
         return bpe.train(takewhile(lambda _: meter.done < _BPE_TEXT, texts), int(size))
 
 
-def _encoded(source: Source, tokenizer: Tokenizer, workers: int) -> Iterator[tuple[list[Document], list[Ids]]]:
-    waiting: list[list[Document]] = []
+class _Fact(NamedTuple):
+    """What is kept of a document besides its tokens: bytes of text, and a hash of them that decides its split."""
+
+    size: int
+    digest: int
+
+
+def _encoded(source: Source, tokenizer: Tokenizer, workers: int) -> Iterator[tuple[list[_Fact], list[Ids]]]:
+    waiting: deque[list[_Fact]] = deque()
 
     def texts() -> Iterator[list[str]]:
         for chunk in _chunks(source):
-            waiting.append(chunk)
+            waiting.append([_fact(document) for document in chunk])
             yield [document.text for document in chunk]
 
     for ids in encode_chunks(tokenizer, texts(), workers):
-        yield waiting.pop(0), ids
+        yield waiting.popleft(), ids
 
 
 def _chunks(source: Source) -> Iterator[list[Document]]:
@@ -176,6 +191,16 @@ def _chunks(source: Source) -> Iterator[list[Document]]:
         yield chunk
 
 
+def _fact(document: Document) -> _Fact:
+    try:
+        text = document.text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{document.name} holds half a surrogate pair at character {error.start}, which is no text; remove it"
+        ) from error
+    return _Fact(len(text), int.from_bytes(hashlib.sha256(text).digest()[:8], "little"))
+
+
 class _Writer:
     """Shards of `shard_tokens` each, hashed as they are written; a document may span two."""
 
@@ -190,21 +215,12 @@ class _Writer:
         self._documents = _Hashed(folder / DOCUMENTS)
         self._tokens = self._count = self._text_bytes = 0
 
-    def add(self, document: Document, ids: Ids) -> int:
-        """Writes one document; its length in bytes."""
-        try:
-            text = document.text.encode()
-        except UnicodeEncodeError as error:
-            raise DataError(
-                f"{document.name} holds half a surrogate pair at character {error.start}, which is no text; remove it"
-            ) from error
+    def add(self, fact: _Fact, ids: Ids) -> None:
         for part in (ids, self._end):
             self._append(part.astype(self._dtype, copy=False))
-        digest = int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
-        self._documents.write(np.array([(self._tokens, len(text), digest)], ROW).tobytes())
+        self._documents.write(np.array([(self._tokens, fact.size, fact.digest)], ROW).tobytes())
         self._count += 1
-        self._text_bytes += len(text)
-        return len(text)
+        self._text_bytes += fact.size
 
     def _append(self, ids: Ids) -> None:
         self._tokens += len(ids)
@@ -218,11 +234,14 @@ class _Writer:
             self._shards[-1].write(np.ascontiguousarray(here).data)
             self._room -= len(here)
 
+    def close(self) -> None:
+        for file in (self._documents, *self._shards):
+            file.close()
+
     def finish(self, source: Source, key: str) -> Index:
         if not self._count:
             raise DataError(f"{source.name} holds no text at all; point at files with something in them")
-        self._shards[-1].close()
-        self._documents.close()
+        self.close()
         return Index(
             format=FORMAT,
             key=key,
@@ -255,10 +274,7 @@ class _Hashed:
         self._size += memoryview(data).nbytes
 
     def close(self) -> None:
-        if not self._file.closed:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
+        self._file.close()
 
     def told(self) -> File:
         return File(name=self._path.name, size=self._size, sha256=self._hash.hexdigest())
@@ -275,14 +291,12 @@ def _fresh(out: Path) -> Iterator[Path]:
                 shutil.rmtree(left, ignore_errors=True)
         folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=out.parent))
     except OSError as error:
-        raise DataError(f"{out} cannot be written ({error.strerror}); choose a folder you may write to") from error
+        raise DataError(f"{out} cannot be written ({error}); choose a folder you may write to") from error
     try:
         folder.chmod(0o755)
         yield folder
     except OSError as error:
-        raise DataError(
-            f"writing {out} failed ({error.strerror}); nothing was left behind, make room and retry"
-        ) from error
+        raise DataError(f"writing {out} failed ({error}); nothing was left behind, make room and retry") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

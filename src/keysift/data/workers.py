@@ -13,6 +13,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from queue import SimpleQueue
 
 from keysift.core.errors import DataError
@@ -55,8 +56,7 @@ class _Pool:
         self._threads = ThreadPoolExecutor(workers)
         told = pickle.dumps(tokenizer)
         for process in self._processes:
-            _send(process, told)
-            self._idle.put(process)
+            self._threads.submit(self._greet, process, told)
 
     def __enter__(self) -> "_Pool":
         return self
@@ -67,6 +67,11 @@ class _Pool:
         self._threads.shutdown(cancel_futures=True)
         for process in self._processes:
             process.communicate()
+
+    def _greet(self, process: subprocess.Popen[bytes], told: bytes) -> None:
+        with suppress(OSError):  # a worker that died is found out by the first chunk it gets
+            _send(process, told)
+        self._idle.put(process)
 
     def map(self, chunks: Iterator[list[str]]) -> Iterator[list[Ids]]:
         waiting: deque[Future[list[Ids]]] = deque()
@@ -83,7 +88,7 @@ class _Pool:
             _send(process, pickle.dumps(chunk, pickle.HIGHEST_PROTOCOL))
             assert process.stdout is not None
             ids: list[Ids] = pickle.load(process.stdout)
-        except (OSError, EOFError, pickle.UnpicklingError) as error:
+        except (OSError, EOFError) as error:
             raise DataError(
                 f"a process tokenising with {self._name} died (exit code {process.wait(10)}); "
                 f"its own message is above; try workers=1"
@@ -102,6 +107,7 @@ def _send(process: subprocess.Popen[bytes], message: bytes) -> None:
 def work() -> None:
     """What a worker process runs."""
     out = sys.stdout.buffer
+    sys.stdout = sys.stderr  # what a tokenizer prints must not mix with the arrays
     tokenizer: Tokenizer = pickle.load(sys.stdin.buffer)
     while True:
         try:
