@@ -27,7 +27,7 @@ def documents(corpus: Corpus, part: str, share: float) -> list[str]:
     return bytes(0 if i == 256 else i for i in text).decode().split("\0")[:-1]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     texts=st.lists(st.text(alphabet="abc", min_size=1, max_size=9), min_size=2, max_size=40),
     share=st.floats(0.001, 0.999),

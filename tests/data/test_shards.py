@@ -1,6 +1,7 @@
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -37,7 +38,7 @@ def everything(corpus: Corpus) -> list[int]:
     return [int(i) for i in corpus.read(0, corpus.index.tokens)]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.text(alphabet="ab é\n", max_size=40), min_size=1, max_size=12), st.integers(1, 50))
 def test_documents_joined_by_the_end_token(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], shard_tokens: int
@@ -79,6 +80,15 @@ def test_a_worker_that_dies_is_reported(tmp_path: Path, monkeypatch: pytest.Monk
     with refuses(r"a process tokenising with bytes died \(exit code 3\)"):
         build(of(["a"] * 20), Dies(), tmp_path / "c", workers=2, show=False)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tokenizer_that_cannot_travel_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Here(Bytes):
+        pass
+
+    monkeypatch.setattr(shards, "_CHUNK", 1)
+    with refuses("bytes cannot be sent to other processes .* pass workers=1"):
+        build(of(["a", "b"]), Here(), tmp_path / "c", workers=2, show=False)
 
 
 def test_wide_ids(tmp_path: Path) -> None:
@@ -212,7 +222,7 @@ def test_kill_9_leaves_no_half_corpus(tmp_path: Path, moment: str | float) -> No
 
 
 def test_a_build_under_way_elsewhere_is_left_alone(tmp_path: Path) -> None:
-    running = tmp_path / f".c.building-{shards.socket.gethostname()}-1-x"  # process 1 is alive and not ours
+    running = tmp_path / f".c.building-{socket.gethostname()}-1-x"  # process 1 is alive and not ours
     running.mkdir()
     build(of(["a"]), "bytes", tmp_path / "c", show=False)
     assert running.is_dir()

@@ -8,6 +8,7 @@ the workers end.
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from collections import deque
@@ -45,6 +46,10 @@ def _chain(first: list[str], rest: Iterator[list[str]]) -> Iterator[list[str]]:
 
 class _Pool:
     def __init__(self, tokenizer: Tokenizer, workers: int) -> None:
+        try:
+            told = pickle.dumps(tokenizer)
+        except Exception as error:  # pickle, and what objects do when pickled, fail each in its own class
+            raise DataError(f"{tokenizer.name} cannot be sent to other processes ({error}); pass workers=1") from error
         # Each process is one worker, so the Rust side must not start a pool of threads in each.
         env = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
         self._name = tokenizer.name
@@ -54,7 +59,6 @@ class _Pool:
         ]
         self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
         self._threads = ThreadPoolExecutor(workers)
-        told = pickle.dumps(tokenizer)
         for process in self._processes:
             self._threads.submit(self._greet, process, told)
 
@@ -106,6 +110,7 @@ def _send(process: subprocess.Popen[bytes], message: bytes) -> None:
 
 def work() -> None:
     """What a worker process runs."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends its workers
     out = sys.stdout.buffer
     sys.stdout = sys.stderr  # what a tokenizer prints must not mix with the arrays
     tokenizer: Tokenizer = pickle.load(sys.stdin.buffer)
