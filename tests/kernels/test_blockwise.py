@@ -32,7 +32,9 @@ def given(mechanism: Mechanism, t: int, s: int, heads: int = 4) -> dict[str, Ten
     for scalar in mechanism.scalars:
         if scalar.follows is None:
             shape = [sizes[axis] for axis in scalar.per.value]
-            tensors[scalar.name] = scalar.probes[len(scalar.probes) // 2] * (0.9 + 0.1 * torch.rand(shape, dtype=torch.float64))
+            tensors[scalar.name] = scalar.probes[len(scalar.probes) // 2] * (
+                0.9 + 0.1 * torch.rand(shape, dtype=torch.float64)
+            )
     return tensors
 
 

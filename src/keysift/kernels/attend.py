@@ -11,7 +11,7 @@ from torch import Tensor
 
 from keysift.core.errors import UnsupportedError
 from keysift.core.registry import Registry
-from keysift.kernels import blockwise, dense
+from keysift.kernels import blockwise, dense, native, screening_cpu
 from keysift.kernels import call as calls
 from keysift.kernels.call import Call, Options, Scalars
 from keysift.mechanisms import find
@@ -39,6 +39,16 @@ class Choice:
 
 
 BACKENDS: Registry[Backend] = Registry("backend")  # in order of preference
+BACKENDS.add(
+    "screening_cpu",
+    Backend(
+        name="screening_cpu",
+        about="the compiled kernel for screening: skips what is outside a window or refused, exactly",
+        run=screening_cpu.run,
+        unusable=native.unusable,
+        declines=screening_cpu.declines,
+    ),
+)
 BACKENDS.add(
     "blockwise",
     Backend(
