@@ -42,14 +42,10 @@ class Scalars(nn.Module):
         self.symbols = {scalar.name: names.get(scalar.name, f"raw_{scalar.name}") for scalar in mechanism.scalars}
         for scalar in mechanism.scalars:
             symbol = self.symbols[scalar.name]
-            if scalar.follows is not None:
-                continue
             if scalar.per.projected:
                 self.add_module(symbol, projection(width, self._channels(scalar.per), std, generator))
             elif scalar.learned:
                 self.register_parameter(symbol, nn.Parameter(self._raw(scalar, generator)))
-            else:
-                self.register_buffer(symbol, self._raw(scalar, generator), persistent=False)
 
     def _channels(self, per: Per) -> int:
         channels = 1
@@ -65,9 +61,14 @@ class Scalars(nn.Module):
         """Linked values of everything that does not depend on the tokens."""
         values: dict[str, Tensor] = {}
         for scalar in self.mechanism.scalars:
-            if not scalar.per.projected and scalar.follows is None:
+            if scalar.per.projected or scalar.follows is not None:
+                continue
+            if scalar.learned:
                 raw = getattr(self, self.symbols[scalar.name])
                 values[scalar.name] = scalar.link(raw.to(carrier(raw)), self.site)
+            else:
+                # Made anew rather than kept in a buffer, which .bfloat16() would round.
+                values[scalar.name] = scalar.default(self.site)
         trained = inference.expand_windows_beyond
         if trained is not None and self.looks_back:
             window = values[self._window]
