@@ -1,25 +1,71 @@
-"""What mechanisms make of a row of scores."""
+"""What is installed, what runs here, and why not the rest."""
 
-import json
-import sys
-from typing import Annotated
-
-import tyro
+import os
+import platform
+import shutil
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from keysift.core.config import config
+
+_PACKAGES = ("keysift", "torch", "numpy", "safetensors", "tyro", "rich")
 
 
 @config
 class Args:
-    scores: str
-    """Scores of the keys, already scaled, separated by commas: 2,1,0.5"""
-    second: str | None = None
-    """Scores of the second map, for mechanisms that compare two; by default all equal."""
-    mechanism: tuple[str, ...] = ()
-    """Which mechanisms; by default all."""
     json: bool = False
     """Print JSON."""
 
 
 def run(args: Args) -> None:
-    print(args)
+    from keysift.cli import output
+
+    facts = examine()
+    if args.json:
+        output.print_json(facts)
+        return
+    console = output.console()
+    for name, value in facts["versions"].items():
+        console.print(f"{name:<12} {value or 'not installed'}", soft_wrap=True)
+    machine = facts["machine"]
+    console.print(
+        f"\n{machine['system']}, {machine['cores']} cores, torch uses {machine['torch_threads']} threads",
+        soft_wrap=True,
+    )
+    console.print(f"vector instructions: {machine['cpu_capability']}", soft_wrap=True)
+    console.print(f"accelerator: {machine['accelerator'] or 'none, everything runs on the CPU'}", soft_wrap=True)
+    console.print(f"C++ compiler: {machine['compiler'] or 'none found'}\n", soft_wrap=True)
+    for backend in facts["backends"]:
+        state = "[green]usable[/green]" if backend["usable"] else f"[red]not usable[/red]: {backend['reason']}"
+        console.print(f"backend {backend['name']}: {state}\n    {backend['about']}", soft_wrap=True)
+
+
+def examine() -> dict[str, Any]:
+    import torch
+
+    from keysift.kernels.attend import BACKENDS
+
+    accelerator = torch.accelerator.current_accelerator()
+    reasons = {backend.name: backend.usable() for backend in BACKENDS}
+    return {
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+        "machine": {
+            "system": platform.platform(),
+            "cores": os.cpu_count(),
+            "torch_threads": torch.get_num_threads(),
+            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+            "accelerator": None if accelerator is None else str(accelerator),
+            "compiler": shutil.which("c++"),
+        },
+        "backends": [
+            {"name": b.name, "about": b.about, "usable": reasons[b.name] is None, "reason": reasons[b.name]}
+            for b in BACKENDS
+        ],
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,12 +1,10 @@
 """What mechanisms make of a row of scores."""
 
-import json
-import sys
-from typing import Annotated
-
-import tyro
+import math
+from typing import Any
 
 from keysift.core.config import config
+from keysift.core.errors import RangeError
 
 
 @config
@@ -22,4 +20,53 @@ class Args:
 
 
 def run(args: Args) -> None:
-    print(args)
+    from keysift.cli import output
+    from keysift.mechanisms import MECHANISMS, find
+
+    scores = numbers("--scores", args.scores)
+    second = None if args.second is None else numbers("--second", args.second)
+    chosen = [find(name) for name in args.mechanism] or list(MECHANISMS)
+    found = {mechanism.name: _weights(mechanism, scores, second) for mechanism in chosen}
+    if args.json:
+        output.print_json({"scores": scores, "second": second, "weights": found})
+        return
+    _table(scores, found)
+    if any(mechanism.cosine_scores for mechanism in chosen):
+        output.console().print("Screening reads cosines: a number x stands for tanh(x/2).", soft_wrap=True)
+
+
+def numbers(flag: str, text: str) -> list[float]:
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        values = [math.nan]
+    if not all(map(math.isfinite, values)):
+        raise RangeError(
+            f"{flag} must be finite numbers separated by commas, got {text!r}; write them like {flag} 2,1,0.5"
+        )
+    return values
+
+
+def _weights(mechanism: Any, scores: list[float], second: list[float] | None) -> list[float]:
+    import torch
+
+    from keysift.kernels.weights import as_scores, weights
+
+    x = as_scores(mechanism, torch.tensor(scores, dtype=torch.float64))
+    y = None if second is None else as_scores(mechanism, torch.tensor(second, dtype=torch.float64))
+    values: list[float] = weights(mechanism, x, second=y).tolist()
+    return values
+
+
+def _table(scores: list[float], found: dict[str, list[float]]) -> None:
+    from keysift.cli import output
+    from keysift.web.context_page import number
+
+    table = output.table()
+    table.add_column("mechanism", no_wrap=True)
+    for score in scores:
+        table.add_column(f"{score:g}", justify="right")
+    table.add_column("sum", justify="right", style="dim")
+    for name, row in found.items():
+        table.add_row(name, *map(number, row), number(sum(row)))
+    output.console().print(table)

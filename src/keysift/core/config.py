@@ -1,11 +1,11 @@
 """Frozen, keyword-only configs that go to JSON and back. Flags come from the same fields (see cli/).
 
-    @config
-    class Sizes:
-        width: int
-        depth: int = 4
+@config
+class Sizes:
+    width: int
+    depth: int = 4
 
-    from_dict(Sizes, {"width": 8}) == Sizes(width=8)
+from_dict(Sizes, {"width": 8}) == Sizes(width=8)
 """
 
 import json
@@ -114,4 +114,3 @@ _NAMES: Mapping[Any, str] = {
     dict: "an object",
     type(None): "null",
 }
-

@@ -36,12 +36,9 @@ def not_empty(name: str, axis: str, size: int) -> None:
 
 def broadcastable(name: str, tensor: Shaped, letters: str, to: Sequence[int]) -> None:
     shape = tuple(tensor.shape)
-    fits = len(shape) <= len(to) and all(
-        a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False)
-    )
+    fits = len(shape) <= len(to) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))
     if not fits:
         wanted = "x".join(map(str, to))
         raise ShapeError(
-            f"{name} must broadcast to {' '.join(letters)} = {wanted}, got {show(tensor)}; "
-            f"give each axis its size or 1"
+            f"{name} must broadcast to {' '.join(letters)} = {wanted}, got {show(tensor)}; give each axis its size or 1"
         )

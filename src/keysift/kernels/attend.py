@@ -20,7 +20,7 @@ from keysift.mechanisms.spec import Mechanism
 
 @dataclass(frozen=True, kw_only=True)
 class Backend:
-    """One implementation. `declines` gives the reason it cannot run a call, or None; `usable` the same for the machine."""
+    """One implementation. `usable` says why this machine cannot run it, `declines` why not a call; or None."""
 
     name: str
     about: str

@@ -1,6 +1,6 @@
 """One checked call: what `attend` was given, brought into the form every backend reads.
 
-Letters: B batch, H heads, G key heads, M query maps a head has, N key maps, T queries, S keys, K key width, V value width.
+Letters: B batch, H heads, G key heads, M query maps of a head, N key maps, T queries, S keys, K, V widths.
 """
 
 import math
@@ -78,7 +78,7 @@ def check(
     if bias is not None:
         bias, open_ = _bias(mechanism, bias, sizes)
         seen = seen & open_
-    site = Site(heads=heads, key_width=q.shape[3], value_width=v.shape[3], context=k.shape[2])
+    site = Site(heads=heads, key_width=q.shape[3], value_width=v.shape[3])
     return Call(
         mechanism=mechanism,
         q=q,
@@ -105,7 +105,9 @@ def _heads(mechanism: Mechanism, q: Tensor, k: Tensor, v: Tensor) -> int:
         shapes.not_empty(name, "position", tensor.shape[2])
         shapes.not_empty(name, "channel", tensor.shape[3])
         if not tensor.dtype.is_floating_point or tensor.dtype != q.dtype:
-            raise ShapeError(f"q, k and v must share one floating-point type, got {name} in {tensor.dtype} and q in {q.dtype}")
+            raise ShapeError(
+                f"q, k and v must share one floating-point type, got {name} in {tensor.dtype} and q in {q.dtype}"
+            )
     shapes.same("batch size", "q", q.shape[0], "k", k.shape[0])
     shapes.same("batch size", "k", k.shape[0], "v", v.shape[0])
     shapes.same("width", "q", q.shape[3], "k", k.shape[3])
@@ -118,15 +120,13 @@ def _heads(mechanism: Mechanism, q: Tensor, k: Tensor, v: Tensor) -> int:
         )
     if groups == 0 or q.shape[1] % (maps * groups):
         raise ShapeError(
-            f"q must have {maps} x a multiple of the {groups} value heads for {mechanism.name}, got {q.shape[1]} heads; "
+            f"q must have {maps} x a multiple of {groups} value heads for {mechanism.name}, got {q.shape[1]} heads; "
             f"query head h reads value head h // (heads / value heads)"
         )
     return q.shape[1] // maps
 
 
-def _positions(
-    q: Tensor, sizes: Mapping[str, int], at: Tensor | None, key_at: Tensor | None
-) -> tuple[Tensor, Tensor]:
+def _positions(q: Tensor, sizes: Mapping[str, int], at: Tensor | None, key_at: Tensor | None) -> tuple[Tensor, Tensor]:
     """Integer positions, by default aligned at the end: the last query stands on the last key."""
     if at is None and key_at is None:
         t, s = sizes["T"], sizes["S"]
@@ -168,7 +168,9 @@ def _scale(mechanism: Mechanism, scale: float | None, width: int) -> float:
     if not mechanism.cosine_scores:
         return width**-0.5 if scale is None else scale
     if scale is not None:
-        raise UnsupportedError(f"{mechanism.name} scores are cosines, so scale={scale} has no meaning for it; leave it out")
+        raise UnsupportedError(
+            f"{mechanism.name} scores are cosines, so scale={scale} has no meaning for it; leave it out"
+        )
     return 1.0
 
 
@@ -195,9 +197,9 @@ def align(
             aligned[scalar.name] = aligned[scalar.follows]
             continue
         value = given[scalar.name] if scalar.name in given else scalar.default(site)
-        tensor = torch.as_tensor(value, device=device).to(carry)
+        tensor = torch.as_tensor(value, dtype=carry, device=device)
         shapes.broadcastable(scalar.name, tensor, scalar.per.value or "()", [sizes[axis] for axis in scalar.per.value])
-        # Looking at values stops a compiled graph; links keep learned scalars in range there.
+        # Looking at values would break a compiled graph; there the links keep scalars in range.
         if not torch.compiler.is_compiling():
             scalar.check(mechanism.name, tensor)
         aligned[scalar.name] = _view(tensor.expand([sizes[axis] for axis in scalar.per.value]), scalar.per)

@@ -41,7 +41,8 @@ def _expand(call: Call) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
     maps, key_maps = call.mechanism.maps, call.mechanism.key_maps
     each = call.heads // call.v.shape[1]
     v = call.v.to(carry).repeat_interleave(each, dim=1)
-    k = call.k.to(carry).unflatten(1, (-1, key_maps)).repeat_interleave(each, dim=1)
+    k = call.k.to(carry).contiguous()
+    k = k.view(k.shape[0], -1, key_maps, *k.shape[2:]).repeat_interleave(each, dim=1)
     k = k.expand(-1, -1, maps, -1, -1).flatten(1, 2)
     per = {scalar.name: scalar.per for scalar in call.mechanism.scalars}
     scalars = {
@@ -52,7 +53,8 @@ def _expand(call: Call) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
 
 
 def _scores(call: Call, q: Tensor, k: Tensor) -> tuple[Tensor, ...]:
-    x_BHMTS = (call.scale * (q @ k.mT)).unflatten(1, (call.heads, call.mechanism.maps))
+    x = call.scale * (q @ k.mT)
+    x_BHMTS = x.view(x.shape[0], call.heads, call.mechanism.maps, *x.shape[2:])
     if call.bias is not None:
         x_BHMTS = x_BHMTS + call.bias[:, :, None].to(x_BHMTS.dtype)
     return x_BHMTS.unbind(2)

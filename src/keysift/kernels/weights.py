@@ -49,11 +49,14 @@ def weights(
     for name, mask in (("keep", kept), ("distance", away)):
         shapes.broadcastable(name, mask, "." * x.ndim, x.shape)
     rows = Rows(_as_row(kept.expand(x.shape)), _as_row(away.expand(x.shape)))
-    site = Site(heads=1, key_width=1, value_width=1, context=x.shape[-1])
-    sizes = dict.fromkeys("BHGTSV", 1)
-    aligned = align(found, scalars, site, sizes, carry=x.dtype, device=x.device)
+    aligned = align(found, scalars, Site(), dict.fromkeys("BHGTSV", 1), carry=x.dtype, device=x.device)
     maps = (_as_row(x), _as_row(y.expand(x.shape)))[: found.maps]
     return dense.weigh(found, maps, rows, aligned).reshape(x.shape)
+
+
+def as_scores(mechanism: Mechanism, numbers: Tensor) -> Tensor:
+    """Plain numbers as scores of this mechanism: themselves, or the cosines tanh(x / 2) where scores are cosines."""
+    return torch.tanh(numbers / 2) if mechanism.cosine_scores else numbers
 
 
 def _rows(name: str, values: Tensor | Sequence[float]) -> Tensor:

@@ -31,13 +31,14 @@ def lam_init(site: Site) -> float:
 
 
 def _four_vectors(site: Site, generator: torch.Generator | None) -> Tensor:
-    mean = torch.zeros(4, site.key_width)
+    mean = torch.zeros(4, site.key_width, dtype=torch.float64)
     return mean if generator is None else mean.normal_(0.0, 0.1, generator=generator)
 
 
 def _lam(raw: Tensor, site: Site) -> Tensor:
     a1, b1, a2, b2 = raw
-    return (a1 @ b1).exp() - (a2 @ b2).exp() + lam_init(site)
+    lam: Tensor = (a1 @ b1).exp() - (a2 @ b2).exp() + lam_init(site)
+    return lam
 
 
 def weigh(x_BHTS: Tensor, y_BHTS: Tensor, rows: Rows, *, lam: Tensor) -> Tensor:
@@ -72,7 +73,7 @@ DIFFERENTIAL_V1 = Mechanism(
             name="lam_init",
             meaning="the layer's constant that sets the output length",
             per=Per.LAYER,
-            init=lambda site, generator: torch.tensor(lam_init(site)),
+            init=lambda site, generator: torch.tensor(lam_init(site), dtype=torch.float64),
             learned=False,
             probes=(0.2,),
         ),
@@ -80,7 +81,7 @@ DIFFERENTIAL_V1 = Mechanism(
             name="gain",
             meaning="the RMSNorm gain of each value channel",
             per=Per.CHANNEL,
-            init=lambda site, generator: torch.ones(site.value_width),
+            init=lambda site, generator: torch.ones(site.value_width, dtype=torch.float64),
             probes=(1.0,),
         ),
     ),

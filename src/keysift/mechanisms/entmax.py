@@ -3,7 +3,7 @@
     w = argmax over the simplex of  <w, x> + H_alpha(w)         (Tsallis entropy of order alpha)
       = max((alpha - 1) x - tau, 0)^(1 / (alpha - 1))           tau the one number with sum w = 1
 
-sparsemax: alpha = 2 (arXiv:1602.02068v2). entmax-1.5 and any alpha: arXiv:1905.05702v2; learned alpha: arXiv:1909.00015v2.
+sparsemax: alpha = 2 (arXiv:1602.02068v2). entmax-1.5 and any alpha: arXiv:1905.05702v2; learned: arXiv:1909.00015v2.
 Scores are shifted so that the visible maximum is 0; then a key at or below -1 / (alpha - 1) is outside the support,
 and masked keys are put there.
 

@@ -21,13 +21,14 @@ def softmax(x: Tensor, keep: Tensor) -> Tensor:
 def share(p: Tensor, also: Tensor | float = 0.0) -> Tensor:
     """p / (sum p + also), and 0 where the whole is 0."""
     total = p.sum(-1, keepdim=True) + also
-    return p / torch.where(total > 0, total, 1.0)
+    shares: Tensor = p / torch.where(total > 0, total, 1.0)
+    return shares
 
 
 def unit(x: Tensor, eps: float = 1e-12) -> Tensor:
     """x / max(|x|, eps): a zero vector stays zero, with a finite gradient."""
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return x / length.clamp_min(eps)
+    return x.div(length.clamp_min(eps))
 
 
 def tanh_norm(h: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
     w = max(x, 0)^p / L,   p = 1 or 2
 
-L is a constant (`relu`, `relu_squared`: each key is judged alone) or the number of keys the query sees (`relu_visible`).
+L is a constant (`relu`, `relu_squared`: each key is judged alone) or the keys the query sees (`relu_visible`).
 Letters: B batch, H heads, T queries, S keys.
 """
 
@@ -43,7 +43,7 @@ def relu_power(power: int) -> Mechanism:
                 name="length",
                 meaning="the context length every weight is divided by",
                 per=Per.HEAD,
-                init=lambda site, generator: torch.tensor(float(site.context)),
+                init=lambda site, generator: torch.tensor(site.context, dtype=torch.float64),
                 above=0.0,
                 learned=False,
                 probes=(1.0, 4.0, 64.0),

@@ -25,7 +25,7 @@ WINDOW_THRESHOLD = 256.0
 
 def _windows(site: Site, generator: torch.Generator | None) -> Tensor:
     """s_w spaced from 0 to log 256 over the tiles: windows 2 to 257; one tile alone gets 2."""
-    return torch.linspace(0.0, math.log(WINDOW_THRESHOLD) if site.heads > 1 else 0.0, site.heads)
+    return torch.linspace(0.0, math.log(WINDOW_THRESHOLD) if site.heads > 1 else 0.0, site.heads, dtype=torch.float64)
 
 
 WINDOW = Scalar(

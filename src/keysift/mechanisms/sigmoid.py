@@ -39,7 +39,7 @@ SIGMOID = Mechanism(
             name="bias",
             meaning="what is added to every score: minus the logarithm of the context length",
             per=Per.HEAD,
-            init=lambda site, generator: torch.tensor(-math.log(site.context)),
+            init=lambda site, generator: torch.tensor(-math.log(site.context), dtype=torch.float64),
             learned=False,
             probes=(-4.0, -1.4, 0.0),
         ),

@@ -2,7 +2,8 @@
 
     w = exp(x) / (exp(s) + sum exp(x))
 
-softmax1: s = 0 (Miller, "Attention Is Off By One", 24 July 2023). softmax_sink: s learned per head (gpt-oss, 5 August 2025).
+softmax1: s = 0 (Miller, "Attention Is Off By One", 24 July 2023).
+softmax_sink: s learned per head (gpt-oss, 5 August 2025).
 The sink is a logit of its own: it is not multiplied by the score scale.
 Letters: B batch, H heads, T queries, S keys.
 """

@@ -65,14 +65,19 @@ class Per(Enum):
         return "B" in self.value
 
 
+# What a lone call assumes of the context a model is trained at. A constant: a default that followed the number of keys
+# would make one decode step disagree with the next.
+ASSUMED_CONTEXT = 1024
+
+
 @dataclass(frozen=True, kw_only=True)
 class Site:
     """Where a mechanism stands in a model: what initial values may depend on."""
 
-    heads: int
-    key_width: int
-    value_width: int
-    context: int
+    heads: int = 1
+    key_width: int = 1
+    value_width: int = 1
+    context: int = ASSUMED_CONTEXT
     layer: int = 0
     depth: int = 1
 
@@ -83,23 +88,27 @@ def identity(raw: Tensor, site: Site) -> Tensor:
 
 def constant(value: float) -> Callable[[Site, torch.Generator | None], Tensor]:
     def init(site: Site, generator: torch.Generator | None = None) -> Tensor:
-        return torch.tensor(value)
+        return torch.tensor(value, dtype=torch.float64)
 
     return init
+
+
+zero = constant(0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scalar:
     """A number the mechanism needs besides q, k and v.
 
-    `init` gives the raw parameter (without a generator: its mean), `link` turns it into the value the mathematics uses.
+    `init` gives the raw parameter in fp64 (without a generator: its mean), `link` turns it into the value the
+    mathematics uses; a layer keeps the raw one in its own type.
     For projected scalars the raw number is the layer's projection and `init` is its mean, zero.
     """
 
     name: str
     meaning: str
     per: Per
-    init: Callable[[Site, torch.Generator | None], Tensor] = constant(0.0)
+    init: Callable[[Site, torch.Generator | None], Tensor] = zero
     link: Callable[[Tensor, Site], Tensor] = identity
     above: float = -float("inf")
     up_to: float = float("inf")

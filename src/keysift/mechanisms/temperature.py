@@ -44,7 +44,7 @@ def weigh_selective(x_BHTS: Tensor, rows: Rows, *, token: Tensor, growth: Tensor
 def _as_softmax_on_average(site: Site, generator: torch.Generator | None) -> Tensor:
     """1 / mean(log n) over the rows of the context."""
     mean = math.lgamma(site.context + 1) / site.context
-    return torch.full((site.heads,), 1 / mean if mean > 0 else 1.0)
+    return torch.full((site.heads,), 1 / mean if mean > 0 else 1.0, dtype=torch.float64)
 
 
 SSMAX = Mechanism(

@@ -1,0 +1,25 @@
+"""How verbs speak: tables for people, JSON for scripts."""
+
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from keysift.core.config import to_dict
+
+
+def console() -> Console:
+    """On a terminal as wide as it is; in a file or a pipe wide enough for every table."""
+    found = Console(highlight=False)
+    return found if found.is_terminal else Console(highlight=False, width=max(found.width, 110))
+
+
+def table(title: str | None = None) -> Table:
+    """No frame and one blank between columns: fifteen promises fit on a small terminal."""
+    return Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
+
+
+def print_json(value: Any) -> None:
+    """Plain text on stdout whatever the terminal: a script reads this."""
+    Console(no_color=True, highlight=False, soft_wrap=True).print(json.dumps(to_dict(value), indent=2), markup=False)

@@ -1,0 +1,1 @@
+"""Experiments and their records. Records are plain data, free of torch, so pages and scripts can read them anywhere."""

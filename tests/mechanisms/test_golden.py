@@ -1,0 +1,87 @@
+"""Frozen numbers, each worked out by hand in plain Python from the formula: six digits."""
+
+import math
+
+import pytest
+import torch
+
+from keysift.kernels.weights import weights
+from keysift.mechanisms import parts
+
+X = [2.0, 1.0, 0.5, -1.0]
+Y = [0.0, 1.0, 0.0, 0.5]
+
+ROWS = [
+    ("softmax", {}, [0.609460, 0.224208, 0.135989, 0.030343]),
+    ("differential_v1", {"lam": 0.5}, [0.530930, 0.010741, 0.057459, -0.099131]),
+    ("differential_v2", {"lam": 0.5}, [0.530930, 0.010741, 0.057459, -0.099131]),
+    ("rectified_difference", {"lam": 0.5}, [0.530930, 0.010741, 0.057459, 0]),
+    ("rectified_difference", {"lam": 1.2}, [0.420988, 0, 0, 0]),
+    ("rectified_difference_min", {"lam": 0.5}, [0, 0, 0, -0.099131]),
+    ("heaviside_gate", {"lam": 0.5}, [0.609460, 0.224208, 0.135989, 0]),
+    ("heaviside_literal", {"lam": 0.5}, [0.109460, -0.275792, -0.364011, 0.030343]),
+    ("heaviside_constant", {"lam": 0.5}, [0.109460, -0.275792, -0.364011, -0.469657]),
+    ("softmax_minus_constant", {"gain": 2.0, "c": 0.5}, [0.218920, -0.551584, -0.728022, -0.939314]),
+    ("relu_exp", {}, [6.389056, 1.718282, 0.648721, 0]),
+    ("relu_exp_normalised", {}, [0.729673, 0.196239, 0.074088, 0]),
+    ("softpick", {}, [0.680543, 0.183026, 0.069100, 0]),
+    ("sparsemax", {}, [1, 0, 0, 0]),
+    ("entmax15", {}, [0.814649, 0.162070, 0.023280, 0]),
+    ("alpha_entmax", {"alpha": 1.25}, [0.712040, 0.199831, 0.087320, 0.000808]),
+    ("softmax1", {}, [0.563021, 0.207124, 0.125627, 0.028031]),
+    ("softmax_sink", {"sink": 0.7}, [0.522649, 0.192272, 0.116619, 0.026021]),
+    ("sigmoid", {"bias": -math.log(4)}, [0.648786, 0.404610, 0.291875, 0.084224]),
+    ("sigmoid_visible", {}, [0.648786, 0.404610, 0.291875, 0.084224]),
+    ("relu", {"length": 4.0}, [0.5, 0.25, 0.125, 0]),
+    ("relu_visible", {}, [0.5, 0.25, 0.125, 0]),
+    ("relu_squared", {"length": 4.0}, [1, 0.25, 0.0625, 0]),
+    ("rela", {}, [2, 1, 0.5, 0]),
+    ("ssmax", {"sharpness": 0.43}, [0.470114, 0.259010, 0.192254, 0.078622]),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "scalars", "expected"), ROWS, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_scores_to_weights(name: str, scalars: dict[str, float], expected: list[float]) -> None:
+    x, y = torch.tensor(X, dtype=torch.float64), torch.tensor(Y, dtype=torch.float64)
+    got = weights(name, x, second=y, scalars=scalars)
+    assert got.tolist() == pytest.approx(expected, abs=6e-7)
+    assert [w == 0 for w in got.tolist()] == [w == 0 for w in expected], "zeros are exact, and only where expected"
+
+
+def test_published_entmax_row() -> None:
+    x = torch.tensor([-2.0, 0.0, 0.5], dtype=torch.float64)
+    assert weights("sparsemax", x).tolist() == pytest.approx([0, 0.25, 0.75])
+    assert weights("entmax15", x).tolist() == pytest.approx([0, 0.3260, 0.6740], abs=5e-5)
+    assert weights("softmax", x).tolist() == pytest.approx([0.0486, 0.3592, 0.5922], abs=5e-5)
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "expected"), [(0.5, [1, 0.317888, 0, 0]), (0.9, [1, 0.534174, 0.115916, 0.003086])]
+)
+def test_screening(acceptance: float, expected: list[float]) -> None:
+    cosines = torch.tensor([1, 0.8, 0.5, 0.2], dtype=torch.float64)
+    got = weights("screening", cosines, distance=[0, 1, 2, 3], scalars={"window": 4.5, "acceptance": acceptance})
+    assert got.tolist() == pytest.approx(expected, abs=6e-7)
+    assert [w == 0 for w in got.tolist()] == [w == 0 for w in expected]
+
+
+def test_softmask() -> None:
+    got = parts.fade(torch.arange(5), torch.tensor(4.5, dtype=torch.float64))
+    assert got.tolist() == pytest.approx([1, 0.883022, 0.586824, 0.25, 0.030154], abs=6e-7)
+
+
+def test_tanh_norm() -> None:
+    got = parts.tanh_norm(torch.tensor([0.3, 0.4], dtype=torch.float64))
+    assert got.tolist() == pytest.approx([0.277270, 0.369694], abs=6e-7)
+
+
+def test_mipe_angle() -> None:
+    rate = parts.mipe_rate(torch.tensor([10.0, 256.0, 300.0, math.inf], dtype=torch.float64), 256.0)
+    assert (2 * math.pi * rate).tolist() == pytest.approx([0.312978, 0, 0, 0], abs=6e-7)
+
+
+def test_context_experiment_of_softmax() -> None:
+    assert weights("softmax", [2.0, 1.0]).tolist() == pytest.approx([0.731, 0.269], abs=5e-4)
+    assert weights("softmax", [2.0, 1.0, 0.5]).tolist() == pytest.approx([0.629, 0.231, 0.140], abs=5e-4)

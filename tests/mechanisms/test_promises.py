@@ -1,0 +1,18 @@
+"""Every mechanism x every promise: what is promised is proven, what is not promised is refuted."""
+
+import pytest
+import torch
+
+from keysift.mechanisms import MECHANISMS, find
+from keysift.mechanisms.spec import Mechanism, Promise
+from tests.mechanisms.promises import keeps
+
+WRAPPED = ["screening+value_gate", "screening+output_gate", "differential_v1+value_gate", "relu+output_head_gate"]
+ALL = [*MECHANISMS, *map(find, WRAPPED)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["fp64", "fp32"])
+@pytest.mark.parametrize("promise", list(Promise), ids=lambda promise: promise.name)
+@pytest.mark.parametrize("mechanism", ALL, ids=lambda mechanism: mechanism.name)
+def test_kept_or_refuted(mechanism: Mechanism, promise: Promise, dtype: torch.dtype) -> None:
+    assert keeps(mechanism, promise, dtype) == (promise in mechanism.holds), promise.value
