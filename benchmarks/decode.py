@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 
 import torch
+from tests.models.checks import cache_matches_forward, opened
 
 from keysift.models.multiscreen import Multiscreen, MultiscreenConfig
-from tests.models.checks import cache_matches_forward, opened
 
 
 def decode(model: Multiscreen, tokens: int) -> dict[str, float]:
@@ -56,7 +56,7 @@ def main() -> None:
     config = MultiscreenConfig.psi(args.psi, vocab_size=257)
     model = opened(config).eval()
     cache_matches_forward(model, (300, 7, 1, 1, 1))
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip()
     result = {
         "command": f"python -m benchmarks.decode --tokens {args.tokens} --psi {args.psi}",
         "machine": f"{platform.machine()}, {platform.system()}, torch {torch.__version__}, 1 thread",

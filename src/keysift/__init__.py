@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from keysift.mechanisms.spec import Promise as Promise
     from keysift.mechanisms.spec import Scalar as Scalar
     from keysift.mechanisms.spec import register as register
-    from keysift.models.sample import Sampling as Sampling
     from keysift.models.generate import generate as generate
     from keysift.models.multiscreen import Multiscreen as Multiscreen
     from keysift.models.multiscreen import MultiscreenConfig as MultiscreenConfig
+    from keysift.models.sample import Sampling as Sampling
     from keysift.models.save import load as load
     from keysift.models.save import save as save
     from keysift.models.transformer import Transformer as Transformer

@@ -1,4 +1,4 @@
-"""What a correct model does, as functions that raise AssertionError: the tests call them, seeded faults must trip them."""
+"""What a correct model does, as functions that raise AssertionError: tests call them, seeded faults must trip them."""
 
 import dataclasses
 import math

@@ -3,12 +3,12 @@
 import dataclasses
 
 import pytest
-from tests.models import checks
-from tests.models.checks import TINY
 
 from keysift.models.multiscreen import MultiscreenConfig
 from keysift.models.transformer import TransformerConfig
 from keysift.nn.inference import Inference
+from tests.models import checks
+from tests.models.checks import TINY
 
 ABLATIONS = {
     "paper": {},

@@ -23,3 +23,7 @@ class UnknownNameError(KeysiftError):
 
 class UnsupportedError(KeysiftError):
     """A combination that is understood but cannot be done."""
+
+
+class FileError(KeysiftError):
+    """A file that is missing, cut short, or not what its place says it is."""

@@ -54,7 +54,7 @@ class Scalars(nn.Module):
         return channels
 
     def _raw(self, scalar: Scalar, generator: torch.Generator) -> Tensor:
-        raw = scalar.init(self.site, generator).clone()
+        raw = scalar.init(self.site, generator).to(torch.get_default_dtype())
         return raw.expand([self.sizes[axis] for axis in scalar.per.value]).clone() if raw.ndim == 0 else raw
 
     def stored(self, inference: Inference) -> dict[str, Tensor]:
