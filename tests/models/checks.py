@@ -31,6 +31,8 @@ def opened(config: MultiscreenConfig, seed: int = 0, windows: tuple[float, ...] 
                 parameter.copy_(2.5 + 0.5 * noise)
             elif name.endswith("s_w"):
                 parameter.add_(0.3 * noise)
+            elif name.endswith("s_O"):
+                parameter.copy_(2.5 + 0.2 * noise)
             elif parameter.ndim < 2:
                 parameter.add_(0.2 * noise)
             else:

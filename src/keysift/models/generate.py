@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from keysift.core.errors import ShapeError, UnsupportedError
+from keysift.core.errors import RangeError, ShapeError, UnsupportedError
 from keysift.models.language import LanguageModel
 from keysift.models.sample import Sampling, choose, streams
 from keysift.nn.inference import Inference
@@ -68,6 +68,8 @@ def generate(
     """
     if not prompts or not all(prompts):
         raise ShapeError("generate needs at least one prompt and one token in each; start from the end token if empty")
+    if max_tokens < 1 or chunk < 1:
+        raise RangeError(f"max_tokens and chunk must be at least 1, got {max_tokens} and {chunk}")
     if stop and decode is None:
         raise UnsupportedError("stop strings are looked for in the text; pass decode=tokenizer.decode")
     chosen = sampling or Sampling()
@@ -90,7 +92,11 @@ def generate(
             break
         occurs_BN.scatter_(1, next_B[:, None], True)
         x_BTD = model.hidden(next_B[:, None], keep=going_B[:, None], cache=cache)
-    return Generation(rows, time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    for row in rows:
+        if decode is not None and row.stopped != "stop":
+            row.text = decode(row.tokens)
+    return Generation(rows, seconds)
 
 
 def _take(
@@ -107,11 +113,11 @@ def _take(
         row.stopped = "end"
         return False
     row.tokens.append(token)
-    if decode is not None:
-        row.text = decode(row.tokens)
-        cut = min((at for at in map(row.text.find, stop) if at >= 0), default=None)
+    if stop and decode is not None:
+        text = decode(row.tokens)
+        cut = min((at for at in map(text.find, stop) if at >= 0), default=None)
         if cut is not None:
-            row.text, row.stopped = row.text[:cut], "stop"
+            row.text, row.stopped = text[:cut], "stop"
     if on_token is not None:
         on_token(number, token)
     return row.stopped != "stop"

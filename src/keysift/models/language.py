@@ -3,6 +3,7 @@
 Letters: B batch, T tokens, D model width, N vocabulary.
 """
 
+from abc import ABC, abstractmethod
 from typing import Any, cast
 
 import torch
@@ -18,17 +19,17 @@ from keysift.nn.scalars import Scalars
 from keysift.nn.store import Store
 
 
-class LanguageModel(nn.Module):
+class LanguageModel(nn.Module, ABC):
     """Abstract: a model gives `through` (tokens to the last residual stream) and `readout` (stream to logits)."""
 
     config: Any
     layers: nn.ModuleList
 
-    def through(self, tokens_BT: Tensor, span: Span, stores: list[Store | None]) -> Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def through(self, tokens_BT: Tensor, span: Span, stores: list[Store | None]) -> Tensor: ...
 
-    def readout(self, x_BTD: Tensor) -> Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def readout(self, x_BTD: Tensor) -> Tensor: ...
 
     def forward(
         self,
