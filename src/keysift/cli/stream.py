@@ -23,7 +23,8 @@ class TextStream:
     def add(self, token: int) -> None:
         self._ids.append(token)
         text = self._text()
-        whole = text.rstrip(HALF) if text.endswith(HALF) else text
+        # Bytes that may still become a character decode to one replacement, however many they are.
+        whole = text.removesuffix(HALF)
         self._write(text[: len(whole) - self._maybe_stop(whole)])
 
     def finish(self) -> None:

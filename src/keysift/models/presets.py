@@ -5,6 +5,7 @@
 
 import sys
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -29,9 +30,14 @@ class Preset:
 
     def counts(self) -> tuple[int, int]:
         """All parameters, and those outside the embedding table; built without memory, so any size is instant."""
-        with torch.device("meta"):
-            total = count(self.model())
+        total = _parameters(self)
         return total, total - self.config.vocab_size * self.config.width
+
+
+@cache
+def _parameters(preset: Preset) -> int:
+    with torch.device("meta"):
+        return count(preset.model())
 
 
 PRESETS: Registry[Preset] = Registry("preset")

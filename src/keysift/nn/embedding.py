@@ -10,6 +10,7 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from keysift.kernels.call import carrier
 from keysift.mechanisms.parts import unit
@@ -26,7 +27,7 @@ class UnitEmbedding(nn.Module):
         self.s_F = nn.Parameter(torch.full((), 0.5 * math.log(width)))
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
-        return self.s_E.exp() * _unit(self.weight[tokens_BT])
+        return self.s_E.exp() * _unit(F.embedding(tokens_BT, self.weight))
 
     def readout(self, x_BTD: Tensor) -> Tensor:
         return (self.s_F.exp() * x_BTD) @ _unit(self.weight).mT
