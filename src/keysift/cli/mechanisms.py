@@ -9,23 +9,28 @@ from keysift.core.config import config
 
 @config
 class Args:
-    name: Annotated[str | None, tyro.conf.Positional] = None
-    """Show one mechanism: formula, scalars, promises with reasons."""
+    names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Show these in full: formula, scalars, promises with reasons. Without a name: the table of all."""
     json: bool = False
     """Print JSON."""
+    markdown: bool = False
+    """Print a Markdown table, as in the documentation."""
 
 
 def run(args: Args) -> None:
     from keysift.cli import output
     from keysift.mechanisms import MECHANISMS, find
 
-    chosen = list(MECHANISMS) if args.name is None else [find(args.name)]
+    chosen = [find(name) for name in args.names] or list(MECHANISMS)
     if args.json:
         output.print_json([describe(mechanism) for mechanism in chosen])
-    elif args.name is None:
-        _table(chosen)
+    elif args.markdown:
+        output.print_plain(_markdown_pages(chosen) if args.names else _markdown_table(chosen))
+    elif args.names:
+        for mechanism in chosen:
+            _page(mechanism)
     else:
-        _page(chosen[0])
+        _table(chosen)
 
 
 def describe(mechanism: Any) -> dict[str, Any]:
@@ -78,3 +83,38 @@ def _page(mechanism: Any) -> None:
         sign = "[green]holds  [/green]" if promise in mechanism.holds else "[dim]refuted[/dim]"
         note = f" ({mechanism.notes[promise]})" if promise in mechanism.notes else ""
         console.print(f"{sign}  {promise.value}{note}", soft_wrap=True)
+
+
+def _markdown_table(chosen: list[Any]) -> str:
+    from keysift.mechanisms.spec import Promise
+
+    lines = [
+        "| mechanism | " + " | ".join(promise.label for promise in Promise) + " |",
+        "|---|" + ":-:|" * len(Promise),
+    ]
+    for mechanism in chosen:
+        cells = " | ".join("●" if promise in mechanism.holds else "·" for promise in Promise)
+        lines.append(f"| [`{mechanism.name}`](docs/mechanisms/{mechanism.page}.md) | {cells} |")
+    return "\n".join(lines)
+
+
+def _markdown_pages(chosen: list[Any]) -> str:
+    """A page's facts: formulas, scalars and promises of its mechanisms, side by side."""
+    from keysift.mechanisms.spec import Promise
+
+    lines = [f"- `{m.name}`: {m.title}, `{m.formula}` ({m.source})" for m in chosen]
+    scalars = {(s.name, s.meaning, s.per.name, s.learned): None for m in chosen for s in m.scalars}
+    if scalars:
+        lines += ["", "| scalar | what it is | per | learned |", "|---|---|---|---|"]
+        lines += [
+            f"| `{name}` | {meaning} | {per.lower().replace('_', ' and ')} | {'yes' if learned else 'no'} |"
+            for name, meaning, per, learned in scalars
+        ]
+    lines += ["", "| promise | " + " | ".join(f"`{m.name}`" for m in chosen) + " |", "|---|" + "---|" * len(chosen)]
+    for promise in Promise:
+        cells = (
+            ("holds" if promise in m.holds else "refuted") + (f": {m.notes[promise]}" if promise in m.notes else "")
+            for m in chosen
+        )
+        lines.append(f"| {promise.value} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)

@@ -21,5 +21,9 @@ def table(title: str | None = None) -> Table:
 
 
 def print_json(value: Any) -> None:
-    """Plain text on stdout whatever the terminal: a script reads this."""
-    Console(no_color=True, highlight=False, soft_wrap=True).print(json.dumps(to_dict(value), indent=2), markup=False)
+    print_plain(json.dumps(to_dict(value), indent=2))
+
+
+def print_plain(text: str) -> None:
+    """As it is, whatever the terminal: a script or a document reads this."""
+    Console(no_color=True, highlight=False, soft_wrap=True).print(text, markup=False, emoji=False)

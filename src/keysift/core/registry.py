@@ -46,5 +46,8 @@ class Registry(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return iter(list(self._items.values()))
 
+    def __len__(self) -> int:
+        return len(self._items)
+
     def __contains__(self, name: object) -> bool:
         return name in self._items

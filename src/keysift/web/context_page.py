@@ -46,8 +46,8 @@ def context_page(experiment: ContextExperiment) -> str:
 <h1>The same key in different company</h1>
 <p>Each chart shows the weights a mechanism gives to the keys present. When a third key comes, the first two keep their
 scores. A bar drawn <span class="mark">red and marked ▲▼</span> moved all the same: that weight compared keys, it did
-not judge one. {alone} of {len(experiment.rows)} mechanisms judge each key alone. In the last column nothing is relevant:
-watch who can say so.</p>
+not judge one. {alone} of {len(experiment.rows)} mechanisms judge each key alone. In the last column nothing is
+relevant: watch who can say so.</p>
 <div class="scroll"><table>
 <thead><tr><th scope="col">mechanism</th>{heads}</tr></thead>
 <tbody>

@@ -1,0 +1,43 @@
+"""Rewrite the generated blocks of README and docs: `make docs`. A house test fails where a block is out of date.
+
+A block names the command whose output it is:
+
+    <!-- generated: keysift mechanisms --markdown -->
+    ...
+    <!-- end -->
+"""
+
+import re
+import shlex
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+BLOCK = re.compile(r"(<!-- generated: (?P<command>[^\n]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def pages() -> list[Path]:
+    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def regenerate(text: str) -> str:
+    return BLOCK.sub(lambda block: f"{block[1]}{output(block['command'])}\n{block[3]}", text)
+
+
+@cache
+def output(command: str) -> str:
+    program, *arguments = shlex.split(command)
+    beside_python = Path(sys.executable).parent / program
+    done = subprocess.run([beside_python, *arguments], check=True, capture_output=True, text=True, cwd=ROOT)
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    for page in pages():
+        before = page.read_text()
+        after = regenerate(before)
+        if after != before:
+            page.write_text(after)
+            sys.stdout.write(f"rewrote {page.relative_to(ROOT)}\n")

@@ -1,0 +1,156 @@
+"""The one door: shapes, masks, grouped heads, alignment, precision, backends."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import keysift
+from keysift.kernels.attend import BACKENDS, Choice, attend, explain
+from keysift.mechanisms import MECHANISMS
+from keysift.mechanisms.spec import Mechanism
+
+
+def inputs(mechanism: Mechanism, t: int, s: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    """Around one direction, so that screening and its kin accept many keys."""
+    centre = torch.tensor([1.0, 0.6, -0.8, 0.5])
+    q = centre + 0.6 * torch.randn(2, 4 * mechanism.maps, t, 4)
+    k = centre + 0.6 * torch.randn(2, 2 * mechanism.key_maps, s, 4)
+    return q.to(dtype), k.to(dtype), torch.randn(2, 2, s, 5).to(dtype)
+
+
+every = pytest.mark.parametrize("mechanism", list(MECHANISMS), ids=lambda mechanism: mechanism.name)
+
+
+@every
+def test_shapes_and_grouped_heads(mechanism: Mechanism) -> None:
+    q, k, v = inputs(mechanism, t=3, s=6)
+    out, w = attend(mechanism, q, k, v, return_weights=True)
+    assert out.shape == (2, 4, 3, 5)
+    assert w.shape == (2, 4, 3, 6)
+    maps = mechanism.key_maps
+    repeated = [x.view(2, 2, -1, 6, x.shape[-1]).repeat_interleave(2, 1).flatten(1, 2) for x in (k, v)]
+    assert repeated[0].shape[1] == 4 * maps
+    torch.testing.assert_close(attend(mechanism, q, *repeated), out)
+
+
+@every
+def test_keep_is_the_same_as_leaving_keys_out(mechanism: Mechanism) -> None:
+    if mechanism.looks_back_only:
+        pytest.skip("leaving a key out moves the positions; covered by the ABSOLUTE promise")
+    q, k, v = inputs(mechanism, t=3, s=6)
+    keep = torch.tensor([True, False, True, True, False, True])
+    masked = attend(mechanism, q, k, v, keep=keep, causal=False)
+    shorter = attend(mechanism, q, k[:, :, keep], v[:, :, keep], causal=False)
+    torch.testing.assert_close(masked, shorter, rtol=1e-5, atol=1e-6)
+
+
+@every
+def test_minus_infinity_in_the_bias_is_keep(mechanism: Mechanism) -> None:
+    q, k, v = inputs(mechanism, t=4, s=6)
+    keep = torch.rand(2, 4, 4, 6) > 0.3
+    bias = torch.where(keep, 0.0, -math.inf)
+    torch.testing.assert_close(attend(mechanism, q, k, v, bias=bias), attend(mechanism, q, k, v, keep=keep))
+
+
+def test_bias_is_added_after_the_scale() -> None:
+    q, k, v = inputs(MECHANISMS.find("softmax"), t=4, s=4)
+    bias = torch.randn(4, 4, 4)
+    scores = 0.25 * q @ k.repeat_interleave(2, 1).mT + bias
+    _, w = attend("softmax", q, k, v, bias=bias, scale=0.25, causal=False, return_weights=True)
+    torch.testing.assert_close(w, scores.softmax(-1))
+
+
+def test_bias_reaches_both_maps() -> None:
+    mechanism = MECHANISMS.find("differential_v2")
+    q, k, v = inputs(mechanism, t=4, s=4)
+    bias = torch.randn(2, 4, 4, 4)
+    _, w = attend(mechanism, q, k, v, bias=bias, causal=False, return_weights=True)
+    x = 0.5 * q @ k.repeat_interleave(4, 1).mT + bias.repeat_interleave(2, 1)
+    torch.testing.assert_close(w, x[:, ::2].softmax(-1) - 0.5 * x[:, 1::2].softmax(-1))
+
+
+@every
+def test_the_last_query_stands_on_the_last_key(mechanism: Mechanism) -> None:
+    """Aligned top-left, one query over six keys would see only the first."""
+    q, k, v = inputs(mechanism, t=6, s=6)
+    torch.testing.assert_close(
+        attend(mechanism, q[:, :, 4:], k, v), attend(mechanism, q, k, v)[:, :, 4:], rtol=1e-5, atol=1e-6
+    )
+
+
+@every
+def test_no_leak_from_the_future_in_bf16_at_600(mechanism: Mechanism) -> None:
+    """bf16 cannot tell position 598 from 599: a mask or position carried in it lets row 598 read key 599."""
+    q, k, v = inputs(mechanism, t=600, s=600, dtype=torch.bfloat16)
+    q, k, v = q[:1], k[:1], v[:1]
+    wide = {s.name: math.inf for s in mechanism.scalars if s.name == "window"}
+    before, w = attend(mechanism, q, k, v, scalars=wide, return_weights=True)
+    assert (w[:, :, 599, 599] != 0).any() or (w[:, :, 599] != 0).float().mean() > 0.01, "nothing was open"
+    k, v = k.clone(), v.clone()
+    k[:, :, 599], v[:, :, 599] = 4 * q[:, : k.shape[1], 599], 50.0
+    after = attend(mechanism, q, k, v, scalars=wide)
+    assert torch.equal(before[:, :, :599], after[:, :, :599])
+    assert not torch.equal(before[:, :, 599], after[:, :, 599])
+
+
+@every
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+def test_half_precision_only_carries(mechanism: Mechanism, dtype: torch.dtype) -> None:
+    """Computed as in fp32 from the rounded inputs, rounded once at the end."""
+    q, k, v = inputs(mechanism, t=9, s=9, dtype=dtype)
+    out = attend(mechanism, q, k, v)
+    assert out.dtype == dtype
+    assert torch.equal(out, attend(mechanism, q.float(), k.float(), v.float()).to(dtype))
+
+
+@every
+def test_positions_may_be_given(mechanism: Mechanism) -> None:
+    q, k, v = inputs(mechanism, t=3, s=6)
+    at, key_at = torch.arange(3, 6), torch.arange(6)
+    torch.testing.assert_close(attend(mechanism, q, k, v, at=at, key_at=key_at), attend(mechanism, q, k, v))
+    # In any order of keys, one batch row at a time, one head at a time.
+    shuffled = torch.randperm(6)
+    got = attend(
+        mechanism, q, k[:, :, shuffled], v[:, :, shuffled], at=at.expand(2, 1, 3), key_at=shuffled.expand(2, 4, 6)
+    )
+    torch.testing.assert_close(got, attend(mechanism, q, k, v), rtol=1e-5, atol=1e-6)
+
+
+def test_queries_before_every_key_see_nothing() -> None:
+    q, k, v = inputs(MECHANISMS.find("softmax"), t=5, s=2)
+    assert (attend("softmax", q, k, v)[:, :, :3] == 0).all()
+
+
+def test_scalars_move_the_answer() -> None:
+    for mechanism in MECHANISMS:
+        q, k, v = inputs(mechanism, t=9, s=9)
+        for scalar in mechanism.scalars:
+            if scalar.follows is None and len(scalar.probes) > 1:
+                first, last = (
+                    attend(mechanism, q, k, v, scalars={scalar.name: x})
+                    for x in scalar.probes[:: len(scalar.probes) - 1]
+                )
+                assert not torch.equal(first, last), f"{mechanism.name}: {scalar.name} changes nothing"
+
+
+def test_explain_says_which_and_why() -> None:
+    q, k, v = inputs(MECHANISMS.find("softmax"), t=3, s=3)
+    choice = explain("softmax", q, k, v)
+    assert isinstance(choice, Choice)
+    assert choice.backend in BACKENDS
+    assert explain("softmax", q, k, v, backend="dense").backend == "dense"
+
+
+def test_compiles_whole() -> None:
+    q, k, v = inputs(MECHANISMS.find("softmax"), t=5, s=5)
+    for name in ("softmax", "screening", "sigmoid"):
+        compiled = torch.compile(lambda q, k, v, name=name: attend(name, q, k, v), fullgraph=True, backend="eager")
+        torch.testing.assert_close(compiled(q, k, v), attend(name, q, k, v))
+
+
+def test_the_menu_is_what_it_says() -> None:
+    for name in keysift.__all__:
+        assert getattr(keysift, name) is not None
+    assert set(keysift.__all__) <= set(dir(keysift))
