@@ -22,6 +22,7 @@ from keysift.models.language import LanguageModel
 from keysift.nn.attention import Attention
 from keysift.nn.block import NORM_EPS, Block, SwiGLU
 from keysift.nn.cache import Span
+from keysift.nn.projection import fill_normal
 from keysift.nn.rotary import Rotary, Still
 from keysift.nn.store import Store
 
@@ -87,7 +88,7 @@ class Transformer(LanguageModel):
         generator = generator or torch.default_generator
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.width)
-        nn.init.normal_(self.embedding.weight, std=config.stds[0], generator=generator)
+        fill_normal(self.embedding.weight, config.stds[0], generator)
         self.layers = nn.ModuleList(_block(config, layer, generator) for layer in range(config.depth))
         self.norm = nn.RMSNorm(config.width, eps=NORM_EPS, elementwise_affine=False)
 

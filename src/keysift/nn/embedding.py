@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from keysift.kernels.call import carrier
 from keysift.mechanisms.parts import unit
+from keysift.nn.projection import fill_normal
 
 
 class UnitEmbedding(nn.Module):
@@ -22,7 +23,7 @@ class UnitEmbedding(nn.Module):
     def __init__(self, vocab_size: int, width: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab_size, width))
-        nn.init.normal_(self.weight, std=0.1 / math.sqrt(width), generator=generator)
+        fill_normal(self.weight, 0.1 / math.sqrt(width), generator)
         self.s_E = nn.Parameter(torch.zeros(()))
         self.s_F = nn.Parameter(torch.full((), 0.5 * math.log(width)))
 

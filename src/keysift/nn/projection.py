@@ -10,8 +10,14 @@ from torch import Tensor, nn
 def projection(inputs: int, outputs: int, std: float, generator: torch.Generator | None) -> nn.Linear:
     """A bias-free linear map for all heads at once, its entries normal with `std`."""
     linear = nn.Linear(inputs, outputs, bias=False)
-    nn.init.normal_(linear.weight, std=std, generator=generator)
+    fill_normal(linear.weight, std, generator)
     return linear
+
+
+def fill_normal(weight: Tensor, std: float, generator: torch.Generator | None) -> None:
+    # On the meta device, where presets are counted, this would draw nothing and import a compiler for it.
+    if not weight.is_meta:
+        nn.init.normal_(weight, std=std, generator=generator)
 
 
 def split(x_BTHX: Tensor, heads: int) -> Tensor:
