@@ -4,7 +4,7 @@
 
 Refuses to time a model whose cache does not give the logits of the full forward. One thread, and the process's own CPU
 time. Other work on the machine still slows every step, so a control runs beside it: every tenth step, one step of the
-same model on a text that never passes 1,512 tokens. What the long text costs more than the control is what length costs.
+same model on a text that never passes 1,512 tokens. What a step costs beyond the control's is what length costs.
 """
 
 import argparse
@@ -19,9 +19,9 @@ from statistics import median
 import torch
 from tests.models.checks import cache_matches_forward, opened
 
-WARM = 512
-
 from keysift.models.multiscreen import Multiscreen, MultiscreenConfig
+
+WARM = 512
 
 
 class Decoder:

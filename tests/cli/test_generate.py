@@ -12,6 +12,7 @@ import pytest
 
 from keysift.cli.main import main
 from keysift.cli.stream import TextStream
+from keysift.data.tokenizer import Bytes
 from keysift.models.generate import generate
 from keysift.models.multiscreen import MultiscreenConfig
 from keysift.models.save import save
@@ -27,6 +28,7 @@ BYTES = MultiscreenConfig(vocab_size=257, depth=1, tiles=2, width=16)
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("runs") / "tiny"
     save(opened(BYTES, seed=2), directory)
+    Bytes().save(directory)
     return directory
 
 

@@ -1,5 +1,6 @@
 """Bytes as tokens: every text can be read, and nothing needs to be downloaded."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,9 @@ class Bytes:
 
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(i for i in ids if i < self.end_id).decode(errors="replace")
+
+    def save(self, directory: Path) -> None:
+        (directory / "keysift_tokenizer.json").write_text(json.dumps({"tokenizer": "bytes"}) + "\n")
 
 
 def load_tokenizer(directory: Path) -> Bytes:
