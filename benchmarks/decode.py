@@ -15,6 +15,7 @@ import sys
 import time
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 from tests.models.checks import cache_matches_forward, opened
@@ -74,12 +75,28 @@ def decode(model: Multiscreen, tokens: int) -> dict[str, float]:
     }
 
 
+def sentence(result: dict[str, Any]) -> str:
+    each = result["cpu_milliseconds_per_token"]
+    whole, control = result["second_over_first"], result["control_second_over_first"]
+    halfway, end = result["cache_bytes_after_first_half"], result["cache_bytes_after_second_half"]
+    return (
+        f"Measured (docs/results/decode.json): {result['tokens']:,} tokens decoded one at a time by a\n"
+        f"{result['model']}, {each:.1f} ms of CPU time each. The second half took {whole:.2f} times as long\n"
+        f"as the first; a control that stayed on a short text, beside it on the same shared machine, {control:.2f} times.\n"
+        f"The cache held {halfway:,} bytes halfway and {end:,} at the end.\n"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tokens", type=int, default=100_000)
     parser.add_argument("--psi", type=int, default=4)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--quote", type=Path, help="say in one sentence what a result file holds")
     args = parser.parse_args()
+    if args.quote:
+        sys.stdout.write(sentence(json.loads(args.quote.read_text())))
+        return
     torch.set_num_threads(1)
     config = MultiscreenConfig.psi(args.psi, vocab_size=257)
     model = opened(config).eval()

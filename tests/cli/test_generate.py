@@ -84,6 +84,10 @@ def test_presets_as_json_and_as_a_table(capsys: pytest.CaptureFixture[str]) -> N
     assert call("presets") == 0
     table = capsys.readouterr().out
     assert all(name in table and f"{total:,}" in table for name, total in TABLE.items())
+    assert call("presets", "--markdown") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 + len(TABLE)
+    assert lines[2].startswith("| multiscreen-psi8 | 8 | 8 | 64 | 4,134,146 |")
 
 
 def decode(ids: list[int]) -> str:

@@ -68,3 +68,17 @@ def test_rows_that_see_nothing_give_zeros_and_zero_gradients(mechanism: Mechanis
         assert grad is None or (grad == 0).all(), name
     for name, grad in zip(names, torch.autograd.grad(out.sum(), values, allow_unused=True), strict=True):
         assert grad is None or grad.isfinite().all(), name
+
+
+@pytest.mark.parametrize("mechanism", ALL, ids=lambda mechanism: mechanism.name)
+def test_zero_inputs_do_not_explode(mechanism: Mechanism) -> None:
+    """A zero query, key or value must not turn an eps into a gradient."""
+    for which in "qkv":
+        given = {name: value.detach().float() for name, value in arguments(mechanism).items()}
+        given[which] = torch.zeros_like(given[which])
+        tensors = {name: value.requires_grad_() for name, value in given.items()}
+        scalars = {name: tensors[name] for name in list(tensors)[3:]}
+        attend(mechanism, tensors["q"], tensors["k"], tensors["v"], scalars=scalars).sum().backward()
+        for name in "qkv":
+            grad = tensors[name].grad
+            assert grad is None or grad.abs().max() < 5e3, (which, name)

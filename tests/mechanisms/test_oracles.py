@@ -264,7 +264,7 @@ def test_rela_is_the_formula() -> None:
     gain, gate = torch.rand(2, 5, dtype=F64), torch.randn(2, 5, dtype=F64)
     w = (q @ k.mT * 8**-0.5).clamp_min(0).tril()
     o = (w @ v).transpose(1, 2).flatten(2)
-    y = gain.flatten() * o / (o.square().mean(-1, keepdim=True) + 1e-8).sqrt() * torch.sigmoid(gate.flatten() * o)
+    y = gain.flatten() * o / (o.square().mean(-1, keepdim=True) + 1e-5).sqrt() * torch.sigmoid(gate.flatten() * o)
     got = attend("rela", q, k, v, scalars={"gain": gain, "gate": gate}).transpose(1, 2).flatten(2)
     close(got, y)
 

@@ -5,12 +5,12 @@ import random
 
 import pytest
 import torch
-from tests.models.checks import TINY, close, opened, shaken
 
 from keysift.core.errors import UnsupportedError
 from keysift.models.language import LanguageModel
 from keysift.models.transformer import TransformerConfig
 from keysift.nn.inference import Inference
+from tests.models.checks import TINY, close, opened, shaken
 
 MIXED = TransformerConfig(vocab_size=9, depth=2, heads=4, width=16, key_heads=2, mechanism=("screening", "softmax"))
 

@@ -25,5 +25,5 @@ class UnsupportedError(KeysiftError):
     """A combination that is understood but cannot be done."""
 
 
-class FileError(KeysiftError):
-    """A file that is missing, cut short, or not what its place says it is."""
+class DataError(KeysiftError):
+    """Text, tokens or files that are missing, damaged or not what they claim to be."""

@@ -31,10 +31,26 @@ class Call:
     heads: int
     at: Tensor
     key_at: Tensor
-    rows: Rows
+    causal: bool
+    keep: Tensor | None
     bias: Tensor | None
     scale: float
     scalars: Mapping[str, Tensor]
+
+    def rows(self, queries: slice = slice(None), keys: slice = slice(None)) -> Rows:
+        """Who sees whom in a part of the call; formed on demand, so that no backend must hold all of T x S."""
+        distance = self.at[..., queries, None] - self.key_at[..., None, keys]
+        seen = distance >= 0 if self.causal else torch.ones_like(distance, dtype=torch.bool)
+        if self.keep is not None:
+            seen = seen & part(self.keep, queries, keys)
+        return Rows(seen, distance)
+
+
+def part(tensor: Tensor, queries: slice, keys: slice) -> Tensor:
+    """A part of something that broadcasts to ... T S; an axis of size 1 serves every part."""
+    if tensor.ndim > 1 and tensor.shape[-2] > 1:
+        tensor = tensor[..., queries, :]
+    return tensor[..., keys] if tensor.ndim and tensor.shape[-1] > 1 else tensor
 
 
 class Options(TypedDict, total=False):
@@ -71,13 +87,11 @@ def check(
             f"leave causal=True"
         )
     at, key_at = _positions(q, sizes, at, key_at)
-    distance = at[..., :, None] - key_at[..., None, :]
-    seen = distance >= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
     if keep is not None:
-        seen = seen & _keep(keep, sizes)
+        keep = _keep(keep, sizes)
     if bias is not None:
         bias, open_ = _bias(mechanism, bias, sizes)
-        seen = seen & open_
+        keep = open_ if keep is None else keep & open_
     site = Site(heads=heads, key_width=q.shape[3], value_width=v.shape[3])
     return Call(
         mechanism=mechanism,
@@ -87,7 +101,8 @@ def check(
         heads=heads,
         at=at,
         key_at=key_at,
-        rows=Rows(seen, distance),
+        causal=causal,
+        keep=keep,
         bias=bias,
         scale=_scale(mechanism, scale, q.shape[3]),
         scalars=align(mechanism, scalars, site, sizes, carry=carrier(q), device=q.device),

@@ -17,7 +17,7 @@ def run(call: Call) -> tuple[Tensor, Tensor]:
     q, k, v, scalars = _expand(call)
     for prepare in mechanism.prepare:
         q, k, v = prepare(q, k, v, call.at, call.key_at, **_pick(mechanism, prepare, scalars))
-    weights = weigh(mechanism, _scores(call, q, k), call.rows, scalars)
+    weights = weigh(mechanism, _scores(call, q, k), call.rows(), scalars)
     out = weights @ v
     for finish in mechanism.finish:
         out = finish(out, **_pick(mechanism, finish, scalars))

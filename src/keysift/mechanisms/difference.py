@@ -4,10 +4,10 @@ With a = softmax(x), b = softmax(y):
 
     rectified        w = max(0, a - lam b)            (and the literal min of the proposal)
     Heaviside, literal    w = a - lam H(a - lam b)
-    Heaviside, constant   w = a - lam H(b) = a - lam on every visible key, since b > 0
+    Heaviside, constant   w = a - lam H(b) = a - lam on every visible key, since b > 0: the second map drops out
     Heaviside, gate       w = a H(a - lam b)          (the intent; optionally renormalised)
 
-H(0) = 0. H is flat, so without a surrogate the second map and lam get no gradient at all.
+H(0) = 0. H is flat, so nothing inside it learns without a surrogate: in the gate neither the second map nor lam does.
 Letters: B batch, H heads, T queries, S keys.
 """
 
@@ -78,7 +78,9 @@ def rectified_difference(rectify: Literal["max", "min"] = "max") -> Mechanism:
         holds=_CUT if rectify == "max" else _CUT - negative,
         notes={
             Promise.SINGLE_PASS: _TWO_PASS,
-            Promise.REFUSES_EXACTLY: _NEEDS_LAM if rectify == "max" else "wherever lam is near 0",
+            Promise.REFUSES_EXACTLY: _NEEDS_LAM
+            if rectify == "max"
+            else "where softmax(x) >= lam softmax(y) on every key",
         },
     )
 
@@ -134,7 +136,7 @@ def weigh_literal(x_BHTS: Tensor, y_BHTS: Tensor, rows: Rows, *, lam: Tensor) ->
     return a - lam * _step(a - lam * b, None)
 
 
-def weigh_constant(x_BHTS: Tensor, y_BHTS: Tensor, rows: Rows, *, lam: Tensor) -> Tensor:
+def weigh_constant(x_BHTS: Tensor, rows: Rows, *, lam: Tensor) -> Tensor:
     a = parts.softmax(x_BHTS, rows.keep_BHTS)
     return torch.where(rows.keep_BHTS, a - lam, 0.0)
 
@@ -164,8 +166,6 @@ HEAVISIDE_CONSTANT = Mechanism(
     page="difference",
     formula="w = a - lam on every visible key",
     weigh=weigh_constant,
-    maps=2,
-    key_maps=2,
     scalars=(_lam(),),
     holds=frozenset({Promise.BOUNDED, Promise.SHIFT_INVARIANT, Promise.CAUSAL, Promise.SINGLE_PASS}),
     notes={Promise.SUMS_TO_ONE: "sums to 1 - lam n"},

@@ -88,7 +88,7 @@ DIFFERENTIAL_V1 = Mechanism(
     holds=_HOLDS,
     notes={
         Promise.EXACT_ZERO: "only where softmax(x) = lam softmax(y), a set of measure zero",
-        Promise.REFUSES_IN_LIMIT: "the RMSNorm fixes the output length at (1 - lam_init) sqrt(V)",
+        Promise.REFUSES_IN_LIMIT: "the RMSNorm brings whatever is left back to the length (1 - lam_init) sqrt(V)",
         Promise.SUMS_TO_ONE: "sums to 1 - lam before the norm",
     },
 )
@@ -98,7 +98,7 @@ DIFFERENTIAL_V2 = Mechanism(
     title="Differential attention, version 2",
     source="Microsoft technical blog, 20 January 2026",
     page="differential",
-    formula="w = softmax(x) - lam softmax(y), lam in (0, 1) per token and head",
+    formula="w = softmax(x) - lam softmax(y), lam in [0, 1] per token and head",
     weigh=weigh,
     maps=2,
     scalars=(

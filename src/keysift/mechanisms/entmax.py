@@ -149,7 +149,8 @@ ALPHA_ENTMAX = Mechanism(
             name="alpha",
             meaning="the order of the entropy: 1 is softmax, 2 is sparsemax",
             per=Per.HEAD,
-            link=lambda raw, site: 1 + raw.sigmoid(),
+            # Kept off 1, where the power 1 / (alpha - 1) leaves fp32 no digits and sigmoid underflows into softmax.
+            link=lambda raw, site: 1 + raw.sigmoid().clamp_min(0.01),
             above=1.0,
             up_to=2.0,
             probes=(1.3, 1.5, 2.0),

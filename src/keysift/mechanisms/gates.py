@@ -55,6 +55,10 @@ def _wrap(inner: Mechanism, gate: Scalar, title: str, formula: str, holds: froze
         formula=f"{inner.formula}; {formula}",
         scalars=(*inner.scalars, gate),
         holds=holds,
+        # A note explains a verdict; where the gate changed the verdict the inner note no longer does.
+        notes={
+            promise: note for promise, note in inner.notes.items() if (promise in inner.holds) == (promise in holds)
+        },
     )
 
 

@@ -26,9 +26,9 @@ def share(p: Tensor, also: Tensor | float = 0.0) -> Tensor:
 
 
 def unit(x: Tensor, eps: float = 1e-12) -> Tensor:
-    """x / max(|x|, eps): a zero vector stays zero, with a finite gradient."""
+    """x / max(|x|, eps). A zero vector stays zero and, without a direction, gets no gradient: not one of 1/eps."""
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return x.div(length.clamp_min(eps))
+    return torch.where(length > eps, x / length.clamp_min(eps), x.detach() / eps)
 
 
 def tanh_norm(h: Tensor) -> Tensor:

@@ -13,11 +13,11 @@ from torch import Tensor
 from keysift.mechanisms import parts
 from keysift.mechanisms.spec import Mechanism, Per, Promise, Rows, Scalar
 
-_EPS = 1e-8
+_EPS = 1e-5
 
 
 def weigh(x_BHTS: Tensor, rows: Rows) -> Tensor:
-    return torch.where(rows.keep_BHTS, x_BHTS.clamp_min(0), 0.0)
+    return torch.where(rows.keep_BHTS, torch.relu(x_BHTS), 0.0)
 
 
 def finish(out_BHTV: Tensor, *, gain: Tensor, gate: Tensor) -> Tensor:

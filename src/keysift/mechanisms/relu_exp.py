@@ -6,6 +6,7 @@
     softpick              w = e+ / (sum |exp(x) - 1| + eps)        (arXiv:2504.20966v1)
 
 The normalised forms are shifted by m = max(max x, 0): both exp(x - m) and exp(-m) stay in [0, 1].
+relu, not clamp: its slope at 0 is 0, so a zero query gets no gradient of 1/eps.
 Letters: B batch, H heads, T queries, S keys.
 """
 
@@ -31,7 +32,7 @@ _HOLDS = frozenset(
 
 
 def weigh(x_BHTS: Tensor, rows: Rows) -> Tensor:
-    return torch.expm1(torch.where(rows.keep_BHTS, x_BHTS, 0.0).clamp_min(0))
+    return torch.expm1(torch.relu(torch.where(rows.keep_BHTS, x_BHTS, 0.0)))
 
 
 def _shifted(x: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
@@ -45,13 +46,13 @@ def _shifted(x: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
 
 def weigh_normalised(x_BHTS: Tensor, rows: Rows) -> Tensor:
     grown, _ = _shifted(x_BHTS, rows)
-    return parts.share(grown.clamp_min(0))
+    return parts.share(torch.relu(grown))
 
 
 def weigh_softpick(x_BHTS: Tensor, rows: Rows) -> Tensor:
     grown, m = _shifted(x_BHTS, rows)
     total = grown.abs().sum(-1, keepdim=True) + _EPS * torch.exp(-m)
-    return grown.clamp_min(0) / total.clamp_min(torch.finfo(total.dtype).tiny)
+    return torch.relu(grown) / total.clamp_min(torch.finfo(total.dtype).tiny)
 
 
 RELU_EXP = Mechanism(

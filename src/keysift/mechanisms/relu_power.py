@@ -29,7 +29,7 @@ def relu_power(power: int) -> Mechanism:
     """max(x, 0)^power over a constant length."""
 
     def weigh(x_BHTS: Tensor, rows: Rows, *, length: Tensor) -> Tensor:
-        return torch.where(rows.keep_BHTS, x_BHTS.clamp_min(0).pow(power) / length, 0.0)
+        return torch.where(rows.keep_BHTS, torch.relu(x_BHTS).pow(power) / length, 0.0)
 
     return Mechanism(
         name={1: "relu", 2: "relu_squared"}.get(power, f"relu_{power}"),
@@ -55,7 +55,7 @@ def relu_power(power: int) -> Mechanism:
 
 
 def weigh_visible(x_BHTS: Tensor, rows: Rows) -> Tensor:
-    return torch.where(rows.keep_BHTS, x_BHTS.clamp_min(0) / rows.seen_BHT1.clamp_min(1), 0.0)
+    return torch.where(rows.keep_BHTS, torch.relu(x_BHTS) / rows.seen_BHT1.clamp_min(1), 0.0)
 
 
 RELU_VISIBLE = Mechanism(

@@ -68,7 +68,7 @@ def prepare(
 
 def trim(cosine: Tensor, acceptance: Tensor | float) -> Tensor:
     """Exactly zero iff the cosine is at most 1 - r, one iff it is 1."""
-    return (1 - (1 - cosine) / acceptance).clamp_min(0).square()
+    return torch.relu(1 - (1 - cosine) / acceptance).square()
 
 
 def weigh(x_BHTS: Tensor, rows: Rows, *, acceptance: Tensor, reach: Tensor) -> Tensor:

@@ -1,0 +1,125 @@
+"""The command line as a user meets it: real processes, real output."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from keysift.cli.main import _main
+from keysift.mechanisms import MECHANISMS
+from keysift.mechanisms.spec import Promise
+from tests.refusals import refuses, refuses_in_process
+
+KEYSIFT = str(Path(sys.executable).parent / "keysift")
+
+
+def keysift(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert _main(list(arguments)) == 0
+    return capsys.readouterr().out
+
+
+def test_mechanisms_json_lists_every_mechanism_with_every_promise(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = json.loads(keysift(capsys, "mechanisms", "--json"))
+    assert [entry["name"] for entry in listed] == MECHANISMS.names()
+    for entry, mechanism in zip(listed, MECHANISMS, strict=True):
+        expected = {p.name.lower(): "holds" if p in mechanism.holds else "refuted" for p in Promise}
+        assert entry["promises"] == expected
+
+
+def test_mechanisms_table_and_page(capsys: pytest.CaptureFixture[str]) -> None:
+    table = keysift(capsys, "mechanisms")
+    assert all(name in table for name in MECHANISMS.names())
+    assert all(promise.value in table for promise in Promise)
+    page = keysift(capsys, "mechanisms", "screening")
+    assert "holds    each key is judged alone" in page
+    assert "acceptance: the width r" in page
+
+
+def test_a_wrapped_mechanism_has_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Screening with a value gate" in keysift(capsys, "mechanisms", "screening+value_gate")
+
+
+def test_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(keysift(capsys, "weights", "--scores", "2,1,0.5", "--json"))
+    assert list(found["weights"]) == MECHANISMS.names()
+    assert found["weights"]["softmax"] == pytest.approx([0.628532, 0.231224, 0.140244], abs=1e-6)
+    table = keysift(capsys, "weights", "--scores", "-3,-3", "--mechanism", "screening", "softmax")
+    assert "softmax" in table
+    assert "relu" not in table
+    assert "tanh(x/2)" in table
+    second = json.loads(
+        keysift(capsys, "weights", "--scores=2,1", "--second=0,3", "--mechanism", "differential_v2", "--json")
+    )
+    assert second["weights"]["differential_v2"][1] < 0
+
+
+def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
+    facts = json.loads(keysift(capsys, "doctor", "--json"))
+    assert facts["versions"]["torch"]
+    assert {backend["name"]: backend["usable"] for backend in facts["backends"]}["dense"]
+    text = keysift(capsys, "doctor")
+    assert "backend dense: usable" in text
+    assert "threads" in text
+
+
+def test_doctor_says_what_is_not_installed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from keysift.cli import doctor
+
+    monkeypatch.setattr(doctor, "_PACKAGES", ("no-such-package",))
+    assert "no-such-package not installed" in keysift(capsys, "doctor")
+
+
+def test_demo_marks_what_moved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "deep" / "demo.html"
+    text = keysift(capsys, "demo", "--out", str(page))
+    softmax = next(line for line in text.splitlines() if line.startswith("softmax "))
+    assert ".629* .231* .140" in softmax
+    screening = next(line for line in text.splitlines() if line.startswith("screening "))
+    assert "*" not in screening
+    assert screening.rstrip().endswith("0 0 0")
+    assert page.as_uri() in text
+    record = json.loads(keysift(capsys, "demo", "--out", str(page), "--json"))
+    assert len(record["rows"]) == len(MECHANISMS)
+
+
+def test_demo_marks_exactly_those_that_compare_keys() -> None:
+    """A mechanism that judges each key alone is never marked; one that does not is, or shows it at other scores."""
+    from keysift.evaluate.context import context_experiment
+
+    for row in context_experiment().rows:
+        if row.absolute:
+            assert not any(any(marks) for marks in row.moved), row.mechanism
+
+
+def test_help_does_not_import_torch() -> None:
+    code = "import sys; from keysift.cli.main import _main\ntry: _main(['--help'])\nexcept SystemExit: pass\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code + "assert 'torch' not in sys.modules and 'numpy' not in sys.modules"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "mechanisms" in done.stdout
+
+
+def test_a_mistake_is_one_line_and_exit_code_2() -> None:
+    refuses_in_process(
+        r"keysift: no mechanism is called 'sofmax'; did you mean 'softmax'", [KEYSIFT, "mechanisms", "sofmax"]
+    )
+    refuses_in_process(r"keysift: --scores must be finite numbers", [KEYSIFT, "weights", "--scores", "2;1"])
+
+
+@pytest.mark.parametrize("text", ["2,x", "", "1,,2", "nan", "inf,1"])
+def test_scores_that_are_not_numbers(text: str) -> None:
+    from keysift.cli.weights import numbers
+
+    with refuses("--scores must be finite numbers separated by commas, got"):
+        numbers("--scores", text)
+
+
+def test_a_mistake_returns_2_in_process(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _main(["mechanisms", "nothing"]) == 2
+    assert capsys.readouterr().err.startswith("keysift: no mechanism is called 'nothing'")

@@ -1,0 +1,205 @@
+"""Seeded faults: one line of the source changed at a time, and the tests named beside it must go red.
+
+Each is a fault seen in public ports (screening.md of the specification lists them) or a classic of its kind.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+SCREENING = "tests/mechanisms/test_screening.py"
+PROMISES = "tests/mechanisms/test_promises.py"
+GRADIENTS = "tests/mechanisms/test_gradients.py"
+ORACLES = "tests/mechanisms/test_oracles.py"
+ATTEND = "tests/kernels/test_attend.py"
+
+
+class Fault(NamedTuple):
+    name: str
+    file: str
+    right: str
+    wrong: str
+    tests: str
+    only: str = ""
+
+
+FAULTS = [
+    Fault("MiPE without pi", "mechanisms/parts.py", "gamma / (2 * w)", "gamma / (2 * math.pi * w)", SCREENING),
+    Fault(
+        "positions wrapped modulo the window",
+        "mechanisms/screening.py",
+        "at * rate[..., 0])\n    k_BHSK",
+        "(at % window[..., 0].round()) * rate[..., 0])\n    k_BHSK",
+        SCREENING,
+    ),
+    Fault(
+        "angles in fp32 without reduction",
+        "mechanisms/parts.py",
+        "(2 * math.pi * (turns - turns.detach().floor())).to(x.dtype)",
+        "2 * math.pi * turns.to(torch.float32).to(x.dtype)",
+        SCREENING,
+        "shifting or rotation",
+    ),
+    Fault(
+        "positions in the activation type",
+        "kernels/call.py",
+        "    distance = at[..., :, None]",
+        "    at, key_at = at.to(q.dtype), key_at.to(q.dtype)\n    distance = at[..., :, None]",
+        ATTEND,
+        "bf16_at_600",
+    ),
+    Fault(
+        "causal mask aligned top-left",
+        "kernels/call.py",
+        "range(s - t, s)",
+        "range(t)",
+        ATTEND,
+        "stands_on_the_last_key",
+    ),
+    Fault(
+        "mask off by one",
+        "kernels/call.py",
+        "distance >= 0 if causal",
+        "distance >= -1 if causal",
+        PROMISES,
+        "softmax-CAUSAL or sigmoid-CAUSAL",
+    ),
+    Fault(
+        "window one position short",
+        "mechanisms/parts.py",
+        "(distance < window)",
+        "(distance < window - 1)",
+        SCREENING,
+        "window_edge",
+    ),
+    Fault(
+        "no gradient for the window",
+        "mechanisms/screening.py",
+        "parts.mipe_rate(window.double()",
+        "parts.mipe_rate(window.double().detach()",
+        GRADIENTS,
+        "screening",
+    ),
+    Fault(
+        "no gradient for the acceptance",
+        "mechanisms/screening.py",
+        "trim(x_BHTS, acceptance)",
+        "trim(x_BHTS, acceptance.detach())",
+        GRADIENTS,
+        "screening",
+    ),
+    Fault(
+        "screening rows normalised",
+        "mechanisms/screening.py",
+        "return torch.where(rows.keep_BHTS, a_BHTS, 0.0)",
+        "return parts.share(torch.where(rows.keep_BHTS, a_BHTS, 0.0))",
+        PROMISES,
+        "screening-ABSOLUTE",
+    ),
+    Fault(
+        "window expansion also in the rotation",
+        "kernels/call.py",
+        "aligned[scalar.name] = _view(",
+        'aligned["window" if scalar.name == "reach" else scalar.name] = aligned[scalar.name] = _view(',
+        SCREENING,
+        "expansion",
+    ),
+    Fault(
+        "empty rows attend to everything",
+        "mechanisms/parts.py",
+        "p = torch.exp(x.masked_fill(~keep, -math.inf) - visible_max(x, keep))",
+        "p = torch.exp(x.masked_fill(~keep, -1e9) - x.masked_fill(~keep, -1e9).amax(-1, keepdim=True))",
+        GRADIENTS,
+        "see_nothing and softmax",
+    ),
+    Fault(
+        "keys repeated before pairing",
+        "kernels/dense.py",
+        "k.view(k.shape[0], -1, key_maps, *k.shape[2:]).repeat_interleave(each, dim=1)",
+        "k.repeat_interleave(each, dim=1).view(k.shape[0], -1, key_maps, *k.shape[2:])",
+        ORACLES,
+        "differential",
+    ),
+    Fault(
+        "masked keys count in Softpick",
+        "mechanisms/relu_exp.py",
+        "    x = torch.where(rows.keep_BHTS, x, 0.0)\n    above",
+        "    x = torch.where(rows.keep_BHTS, x, -100.0)\n    above",
+        ORACLES,
+        "softpick",
+    ),
+    Fault(
+        "gradient of alpha dropped",
+        "mechanisms/entmax.py",
+        "if not ctx.needs_input_grad[2]:",
+        "if True:",
+        GRADIENTS,
+        "alpha_entmax",
+    ),
+    Fault(
+        "the sink scaled like a score",
+        "mechanisms/sink.py",
+        "also=torch.exp(sink - m)",
+        "also=torch.exp(0.35 * sink - m)",
+        ORACLES,
+        "sink",
+    ),
+    Fault(
+        "visible keys counted as all keys",
+        "mechanisms/spec.py",
+        "return self.keep_BHTS.sum(-1, keepdim=True)",
+        "return self.keep_BHTS.new_full((1,), self.keep_BHTS.shape[-1], dtype=torch.int64)",
+        ORACLES,
+        "step_at_a_time",
+    ),
+    Fault(
+        "a promise claimed",
+        "mechanisms/softmax.py",
+        "            Promise.CAUSAL,",
+        "            Promise.CAUSAL,\n            Promise.ABSOLUTE,",
+        PROMISES,
+        "softmax-ABSOLUTE",
+    ),
+    Fault(
+        "a promise forgotten",
+        "mechanisms/screening.py",
+        "            Promise.ABSOLUTE,\n",
+        "",
+        PROMISES,
+        "screening-ABSOLUTE",
+    ),
+]
+
+
+def red(tmp_path: Path, fault: Fault) -> subprocess.CompletedProcess[str]:
+    source = tmp_path / "src"
+    shutil.copytree(ROOT / "src", source)
+    path = source / "keysift" / fault.file
+    text = path.read_text()
+    assert text.count(fault.right) == 1, f"{fault.file} no longer holds exactly one {fault.right!r}"
+    path.write_text(text.replace(fault.right, fault.wrong))
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", fault.tests]
+    only = ["-k", fault.only] if fault.only else []
+    environment = {**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run([*command, *only], check=False, capture_output=True, text=True, cwd=ROOT, env=environment)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_fault_is_caught(fault: Fault, tmp_path: Path) -> None:
+    done = red(tmp_path, fault)
+    assert done.returncode == 1, f"the suite stayed green:\n{done.stdout[-2000:]}"
+    assert "failed" in done.stdout
+
+
+@pytest.mark.slow
+def test_without_a_fault_the_same_run_is_green(tmp_path: Path) -> None:
+    """Otherwise every fault above could be red for another reason."""
+    done = red(tmp_path, Fault("none", "core/errors.py", "Catch this one", "Catch this one", SCREENING))
+    assert done.returncode == 0, done.stdout[-2000:]

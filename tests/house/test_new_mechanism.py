@@ -1,0 +1,72 @@
+"""One file, one line, one page: a toy mechanism added so gets every property test, and a lie about it goes red."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+TOY = '''"""Toy: the square of what is positive, capped at one. Letters: B batch, H heads, T queries, S keys."""
+
+import torch
+from torch import Tensor
+
+from keysift.mechanisms.spec import Mechanism, Promise, Rows
+
+
+def weigh(x_BHTS: Tensor, rows: Rows) -> Tensor:
+    return torch.where(rows.keep_BHTS, x_BHTS.clamp(0, 1).square(), 0.0)
+
+
+TOY = Mechanism(
+    name="toy",
+    title="Toy",
+    source="this test",
+    page="toy",
+    formula="w = min(max(x, 0), 1)^2",
+    weigh=weigh,
+    holds=frozenset(Promise)
+    - {
+        Promise.SUMS_TO_ONE,
+        Promise.CONVEX_HULL,
+        Promise.HULL_WITH_ZERO,
+        Promise.SHIFT_INVARIANT,
+        Promise.SCALE_INVARIANT,
+    },
+)
+'''
+
+
+def add_toy(tmp_path: Path, text: str) -> subprocess.CompletedProcess[str]:
+    for folder in ("src", "tests", "docs"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    for file in ("pyproject.toml", "README.md", "Makefile"):
+        shutil.copy(ROOT / file, tmp_path / file)
+    mechanisms = tmp_path / "src" / "keysift" / "mechanisms"
+    (mechanisms / "toy.py").write_text(text)
+    registry = mechanisms / "__init__.py"
+    registry.write_text(registry.read_text() + "\nfrom keysift.mechanisms.toy import TOY\nregister(TOY)\n")
+    (tmp_path / "docs" / "mechanisms" / "toy.md").write_text("# Toy\n\n`toy` squares what is positive.\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "toy or has_a_page"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    tests = ["tests/mechanisms", "tests/kernels", "tests/house/test_documents.py"]
+    return subprocess.run(
+        [*command, *tests], check=False, capture_output=True, text=True, cwd=tmp_path, env=environment
+    )
+
+
+@pytest.mark.slow
+def test_toy_gets_all_property_tests(tmp_path: Path) -> None:
+    done = add_toy(tmp_path, TOY)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert int(done.stdout.split(" passed")[0].split()[-1]) >= 30 + 8, "15 promises in two types, gradients, the door"
+
+
+@pytest.mark.slow
+def test_a_lie_about_it_goes_red(tmp_path: Path) -> None:
+    done = add_toy(tmp_path, TOY.replace("        Promise.SHIFT_INVARIANT,\n", ""))
+    assert done.returncode == 1
+    assert "toy-SHIFT_INVARIANT" in done.stdout

@@ -1,0 +1,57 @@
+"""The tree shows the product: no leftovers, no registry addresses, no process in it."""
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+TRACKED = subprocess.run(
+    ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+    check=True,
+    capture_output=True,
+    text=True,
+    cwd=ROOT,
+).stdout.split()
+TEXT = [
+    name
+    for name in TRACKED
+    if Path(name).suffix in (".py", ".md", ".toml", ".txt", ".cpp", ".h", "") and name != "LICENSE"
+]
+
+
+@pytest.mark.parametrize("word", ["TODO" + ":", "FIX" + "ME", "XX" + "X", "pypi" + ".org", "registry." + "npmjs"])
+def test_no_leftovers(word: str) -> None:
+    assert [name for name in TEXT if word in (ROOT / name).read_text()] == []
+
+
+def test_no_utils() -> None:
+    assert [name for name in TRACKED if re.search(r"(^|/)(utils|helpers|misc|common)(\.py|/)", name)] == []
+
+
+def test_every_source_file_says_what_it_is() -> None:
+    for name in TRACKED:
+        if name.startswith("src/") and name.endswith(".py"):
+            assert (ROOT / name).read_text().startswith('"""'), f"{name} has no docstring"
+
+
+def test_every_mechanism_file_is_in_the_contract() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    independent = next(c for c in contracts if c["name"] == "Mechanisms do not know each other")["modules"]
+    files = {path.stem for path in (ROOT / "src/keysift/mechanisms").glob("*.py")} - {"__init__", "spec", "parts"}
+    assert {module.rsplit(".", 1)[1] for module in independent} == files
+
+
+def test_pins_satisfy_ranges() -> None:
+    """Every dependency of the project is pinned for `make`, and nothing else narrows the ranges."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    pinned = {
+        line.split("==")[0].lower() for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line
+    }
+    for requirement in wanted:
+        name = re.split(r"[<>=\[;]", requirement)[0].strip().lower()
+        assert name in pinned, f"{name} has no pin in constraints.txt"
+        assert "==" not in requirement, f"{requirement}: pyproject.toml keeps ranges"
