@@ -82,7 +82,7 @@ def sentence(result: dict[str, Any]) -> str:
     return (
         f"Measured (docs/results/decode.json): {result['tokens']:,} tokens decoded one at a time by a\n"
         f"{result['model']}, {each:.1f} ms of CPU time each. The second half took {whole:.2f} times as long\n"
-        f"as the first; a control that stayed on a short text, beside it on the same shared machine, {control:.2f} times.\n"
+        f"as the first; a control that stayed on a short text, beside it on the same machine, {control:.2f} times.\n"
         f"The cache held {halfway:,} bytes halfway and {end:,} at the end.\n"
     )
 
