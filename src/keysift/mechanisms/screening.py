@@ -87,6 +87,7 @@ SCREENING = Mechanism(
     finish=(parts.tanh_norm,),
     cosine_scores=True,
     looks_back_only=True,
+    band="reach",
     scalars=(WINDOW, ACCEPTANCE, REACH),
     holds=frozenset(
         {
