@@ -54,6 +54,7 @@ struct Backward {
   const Plan& plan;
   const Tile& tile;
   vf d_acceptance{}, d_reach{}, d_window{};
+  vd all_acceptance{}, all_reach{}, all_window{};
 
   // From dP = <dh, v> to the weights of dv (relevance) and of dq and dk (ds), and the tile's scalars.
   KEYSIFT_INLINE void differentiate(vf score, vf dp, vf distance, vf cross, vf* relevance, vf* ds) {
@@ -144,12 +145,26 @@ struct Backward {
     add_products(kBatch, key_pad, kBlock, scores, kBlock, 1, block.key_rows, batch.dq);
   }
 
-  // fp32 holds the sums over one batch and slab, fp64 all the rest.
-  KEYSIFT_INLINE void flush(Sums* sums) {
-    sums->acceptance += static_cast<double>(sum(d_acceptance)) * tile.inverse;
-    sums->reach += static_cast<double>(sum(d_reach)) * tile.quarter_turn * 1.2732395447351627;  // 2 / reach
-    sums->window += static_cast<double>(sum(d_window)) * tile.turn_slope;
+  // fp32 holds the scalars' sums over one batch and block, fp64 all the rest.
+  KEYSIFT_INLINE void widen() {
+    all_acceptance += halves(d_acceptance);
+    all_reach += halves(d_reach);
+    all_window += halves(d_window);
     d_acceptance = d_reach = d_window = vf{};
+  }
+
+  KEYSIFT_INLINE static vd halves(vf x) {
+    float lanes[kLanes];
+    store(lanes, x);
+    return load_wide(lanes) + load_wide(lanes + kLanes / 2);
+  }
+
+  void add_to(Sums* sums) const {
+    for (int l = 0; l < kLanes / 2; ++l) {
+      sums->acceptance += all_acceptance[l] * tile.inverse;
+      sums->reach += all_reach[l] * tile.quarter_turn * 1.2732395447351627;  // 2 / reach
+      sums->window += all_window[l] * tile.turn_slope;
+    }
   }
 };
 
@@ -289,9 +304,10 @@ struct SlabTask {
         } else {
           pass.listed(standing, passed, scores, batch, block);
         }
+        pass.widen();
       }
-      pass.flush(task.sums + g);
     }
+    pass.add_to(task.sums + g);
     if (tile.turns) turn_back(tile, slab, count);
     for (int64_t x = 0; x < count * kBlock * shape.key_pad(); x += kLanes) store(dk_all + x, load(dk_all + x) + load(dk + x));
   }
@@ -336,7 +352,6 @@ struct SlabTask {
   }
 
   void run() {
-    memset(task.dq, 0, static_cast<size_t>(group() * queries() * shape.key_pad()) * 4);
     write_padding();
     prepare_queries();
     for (int64_t slab = task.first_key; slab < task.last_key; slab += kSlab) {

@@ -88,8 +88,7 @@ KEYSIFT_INLINE void pack_keys(const S& shape, const Plan& plan, const Tile& tile
     const vf by_high = load(factor_high), by_low = load(factor_low);
     for (int64_t x = 0; x < width; ++x) {
       float* column = packed + x * kBlock + j;
-      const vf v = load(column);
-      store(column, v * by_high + v * by_low);
+      store(column, times(load(column), by_high, by_low));
     }
     if (tile.turns) {
       const vf c = load(cosines + j), s = load(sines + j);
@@ -323,7 +322,7 @@ KEYSIFT_INLINE vf trim(const Tile& tile, vf score) {
   // s - 1 is exact near s = 1, so small acceptances lose nothing.
   const Factor inverse(tile.inverse);
   const vf below = score - all(1.0f);
-  return not_below_zero(all(1.0f) + (below * all(inverse.high) + below * all(inverse.low)));
+  return not_below_zero(all(1.0f) + times(below, all(inverse.high), all(inverse.low)));
 }
 
 // The Softmask is cos^2 of half the angle, which is at most a quarter turn: no range reduction, and exactly 1 at d = 0.
@@ -331,7 +330,7 @@ struct HalfAngle {
   vf y, z;
   KEYSIFT_INLINE HalfAngle(const Tile& tile, vf distance) {
     const Factor step(tile.quarter_turn);
-    y = distance * all(step.high) + distance * all(step.low);
+    y = times(distance, all(step.high), all(step.low));
     z = y * y;
   }
   KEYSIFT_INLINE vf cosine() const {

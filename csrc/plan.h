@@ -46,7 +46,7 @@ struct Sums {
 struct BackwardTask {
   int64_t batch, kv_tile, first_key, last_key;
   int64_t first_query, last_query;  // the queries that see any of these keys; first_query is a multiple of kBatch
-  float* dq;                        // (group, last_query - first_query, padded key width), turned coordinates
+  float* dq;                        // (group, last_query - first_query, padded key width), turned coordinates, zeros at first
   Sums* sums;                       // (group)
 };
 

@@ -101,18 +101,8 @@ KEYSIFT_INLINE void add_scaled(float* to, float scale, const float* from, int64_
   for (int64_t x = 0; x < padded; x += kLanes) store(to + x, load(to + x) + all(scale) * load(from + x));
 }
 
-// A factor in two parts. One fp32 factor would move every element of a row the same way, and with it every score of the
-// row; the rounding of the elements themselves averages out.
-struct Factor {
-  float high, low;
-  KEYSIFT_INLINE explicit Factor(double x) : high(static_cast<float>(x)), low(static_cast<float>(x - static_cast<double>(high))) {}
-};
-
 KEYSIFT_INLINE void scale_row(float* row, Factor by, int64_t padded) {
-  for (int64_t x = 0; x < padded; x += kLanes) {
-    const vf v = load(row + x);
-    store(row + x, v * all(by.high) + v * all(by.low));
-  }
+  for (int64_t x = 0; x < padded; x += kLanes) store(row + x, times(load(row + x), all(by.high), all(by.low)));
 }
 
 KEYSIFT_INLINE double row_length(const float* row, int64_t padded) {

@@ -1,12 +1,13 @@
 // The C API: checks the arguments, prepares each tile's constants, cuts the work into tasks.
 #include "screening.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdarg>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <new>
 #include <numeric>
@@ -155,14 +156,34 @@ int forward(const keysift_problem* problem, const keysift_view* u, float* norm, 
   return run == KEYSIFT_OK ? run : fail_run(run);
 }
 
-struct Freed {
-  void operator()(float* p) const { std::free(p); }
+// Zeroed pages that go back to the system when the tile is done; freed malloc blocks of this size pile up in its arenas.
+class Pages {
+ public:
+  Pages() = default;
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  ~Pages() { release(); }
+  float* take(size_t floats) {
+    release();
+    bytes_ = floats * 4 + 64;
+    at_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at_ == MAP_FAILED) throw std::bad_alloc();
+    return static_cast<float*>(at_);
+  }
+  void release() {
+    if (at_ != MAP_FAILED) munmap(at_, bytes_);
+    at_ = MAP_FAILED;
+  }
+
+ private:
+  void* at_ = MAP_FAILED;
+  size_t bytes_ = 0;
 };
 
 // One kv tile of one batch row: its tasks, and what they leave for finish_dq.
 struct KvTile {
   std::vector<BackwardTask> tasks;
-  std::vector<std::unique_ptr<float, Freed>> dq;
+  std::unique_ptr<Pages[]> dq;  // (task)
   std::vector<Sums> sums;  // (task, group)
   std::atomic<int64_t> open{0};
 };
@@ -204,7 +225,7 @@ void cut(const keysift_problem& p, const std::vector<Tile>& tiles, int64_t b, in
     from = to;
   }
   out->sums.assign(out->tasks.size() * static_cast<size_t>(group), Sums{0, 0, 0});
-  out->dq.resize(out->tasks.size());
+  out->dq.reset(new Pages[out->tasks.size()]);
   out->open = static_cast<int64_t>(out->tasks.size());
 }
 
@@ -263,17 +284,14 @@ int backward(const keysift_problem* problem, const keysift_view* u, const float*
     const size_t t = order[index].second;
     BackwardTask& task = tile.tasks[t];
     const size_t floats = static_cast<size_t>(group * (task.last_query - task.first_query) * pad);
-    void* dq = nullptr;
-    if (posix_memalign(&dq, 64, floats * 4 + 64) != 0) throw std::bad_alloc();
-    tile.dq[t].reset(static_cast<float*>(dq));
-    task.dq = tile.dq[t].get();
+    task.dq = tile.dq[t].take(floats);
     task.sums = tile.sums.data() + t * static_cast<size_t>(group);
     kernels.backward(plan, task, scratch);
     if (--tile.open > 0) return;
     for (int64_t g = 0; g < group; ++g) {
       kernels.finish_dq(plan, tile.tasks.data(), static_cast<int64_t>(tile.tasks.size()), task.kv_tile * group + g, scratch);
     }
-    for (auto& buffer : tile.dq) buffer.reset();
+    for (size_t x = 0; x < tile.tasks.size(); ++x) tile.dq[x].release();
   });
   if (run != KEYSIFT_OK) return fail_run(run);
   for (size_t x = 0; x < kv_tiles.size(); ++x) {

@@ -74,6 +74,26 @@ KEYSIFT_INLINE vi lane_numbers() {
 
 KEYSIFT_INLINE vf to_float(vi x) { return __builtin_convertvector(x, vf); }
 
+// A factor in two parts. One fp32 factor would move every element of a row the same way, and with it every score of the
+// row; the rounding of the elements themselves averages out.
+struct Factor {
+  float high, low;
+  KEYSIFT_INLINE explicit Factor(double x) : high(static_cast<float>(x)), low(static_cast<float>(x - static_cast<double>(high))) {}
+};
+
+// x * (high + low), rounded once.
+KEYSIFT_INLINE vf times(vf x, vf high, vf low) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_fmadd_ps((__m512)x, (__m512)high, (__m512)(x * low));
+#elif defined(__FMA__)
+  return (vf)_mm256_fmadd_ps((__m256)x, (__m256)high, (__m256)(x * low));
+#else
+  typedef double wide __attribute__((vector_size(kLanes * 8)));
+  const wide factor = __builtin_convertvector(high, wide) + __builtin_convertvector(low, wide);
+  return __builtin_convertvector(__builtin_convertvector(x, wide) * factor, vf);
+#endif
+}
+
 // A NaN stays: it must reach the caller, not be taken for a refused key.
 KEYSIFT_INLINE vf not_below_zero(vf x) { return x < vf{} ? vf{} : x; }
 
