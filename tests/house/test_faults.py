@@ -3,14 +3,14 @@
 Each is a fault seen in public ports (screening.md of the specification lists them) or a classic of its kind.
 """
 
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from tests.house.seeded import run_tests
 
 ROOT = Path(__file__).parent.parent.parent
 SCREENING = "tests/mechanisms/test_screening.py"
@@ -184,10 +184,8 @@ def red(tmp_path: Path, fault: Fault) -> subprocess.CompletedProcess[str]:
     text = path.read_text()
     assert text.count(fault.right) == 1, f"{fault.file} no longer holds exactly one {fault.right!r}"
     path.write_text(text.replace(fault.right, fault.wrong))
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", fault.tests]
     only = ["-k", fault.only] if fault.only else []
-    environment = {**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run([*command, *only], check=False, capture_output=True, text=True, cwd=ROOT, env=environment)
+    return run_tests(source, ROOT, "-x", fault.tests, *only)
 
 
 @pytest.mark.slow

@@ -1,12 +1,12 @@
 """One file, one line, one page: a toy mechanism added so gets every property test, and a lie about it goes red."""
 
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.house.seeded import run_tests
 
 ROOT = Path(__file__).parent.parent.parent
 TOY = '''"""Toy: the square of what is positive, capped at one. Letters: B batch, H heads, T queries, S keys."""
@@ -50,12 +50,8 @@ def add_toy(tmp_path: Path, text: str) -> subprocess.CompletedProcess[str]:
     registry = mechanisms / "__init__.py"
     registry.write_text(registry.read_text() + "\nfrom keysift.mechanisms.toy import TOY\nregister(TOY)\n")
     (tmp_path / "docs" / "mechanisms" / "toy.md").write_text("# Toy\n\n`toy` squares what is positive.\n")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "toy or has_a_page"]
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     tests = ["tests/mechanisms", "tests/kernels", "tests/house/test_documents.py"]
-    return subprocess.run(
-        [*command, *tests], check=False, capture_output=True, text=True, cwd=tmp_path, env=environment
-    )
+    return run_tests(tmp_path / "src", tmp_path, "-k", "toy or has_a_page", *tests)
 
 
 @pytest.mark.slow
