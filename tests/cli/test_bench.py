@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from keysift.cli.main import _main
-from keysift.core.config import save
+from keysift.core.config import load, save
 from keysift.evaluate import agreement, latency, memory, screening_speed, training_speed
 from keysift.evaluate.performance import Performance
 from keysift.evaluate.screening_speed import FULL, QUICK, Sizes
@@ -45,6 +45,8 @@ needs_kernel = pytest.mark.skipif(native.unusable() is not None, reason="the ker
 def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(screening_speed, "QUICK", TINY)
     monkeypatch.setattr(latency, "MOST_REPEATS", 1)
+    # A process of its own takes seconds to start; tests/evaluate starts one.
+    monkeypatch.setattr(memory, "extra_mb", memory.measure)
     monkeypatch.setattr(latency.sgemm_gflops, "__defaults__", (128, 1))
     monkeypatch.setattr(latency.read_gb_per_s, "__defaults__", (4, 1))
 
@@ -117,8 +119,6 @@ def test_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_stored_plot_is_of_the_stored_result() -> None:
-    from keysift.core.config import load
-
     assert (RESULTS / "screening.svg").read_text() == plot(load(Performance, RESULTS / "screening.json"))
 
 

@@ -4,6 +4,7 @@ Measured in a process of its own, as the peak of resident memory over what was r
 outputs. Pages are counted, not promises: scratch that is reserved but never touched costs nothing.
 """
 
+import ctypes
 import json
 import subprocess
 import sys
@@ -40,12 +41,20 @@ def measure(tokens: int, tiles: int) -> dict[str, float]:
 
 
 def peak_mb(run: Callable[[], object], outputs: int) -> float:
+    _give_back()
     _forget_peak()
     before = _resident("VmRSS")
     kept = run()
     peak = _resident("VmHWM")
     del kept
     return (peak - before - outputs) / 1e6
+
+
+def _give_back() -> None:
+    """Freed memory that malloc holds on to is resident already, and would hide what is taken from it again."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _forget_peak() -> None:
