@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from keysift.cli import bench
 from keysift.cli.main import _main
 from keysift.core.config import load, save
+from keysift.core.errors import DataError
 from keysift.evaluate import agreement, latency, memory, screening_speed, training_speed
 from keysift.evaluate.performance import Performance
 from keysift.evaluate.screening_speed import FULL, QUICK, Sizes
@@ -17,7 +19,7 @@ from keysift.kernels import native
 from keysift.kernels.attend import attend
 from keysift.web.performance_page import markdown, plot
 from tests.evaluate.results import RESULT
-from tests.refusals import refuses_in_process
+from tests.refusals import refuses, refuses_in_process
 
 KEYSIFT = str(Path(sys.executable).parent / "keysift")
 RESULTS = Path(__file__).parent.parent.parent / "docs" / "results"
@@ -116,6 +118,11 @@ def test_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     refuses_in_process(
         "keysift: no result at .*nothing.json", [KEYSIFT, "bench", "show", str(tmp_path / "nothing.json")]
     )
+
+
+def test_show_what_is_not_there(tmp_path: Path) -> None:
+    with refuses("no result at .*nothing.json; write one with keysift bench screening --out", DataError):
+        bench.run(bench.Args(do=bench.Show(result=tmp_path / "nothing.json")))
 
 
 def test_the_stored_plot_is_of_the_stored_result() -> None:
