@@ -35,6 +35,8 @@ test: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.mechanisms
+	$(BIN)/keysift bench screening --out docs/results/screening.json
+	$(BIN)/python docs/generate.py
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 import keysift
-from keysift.kernels.attend import BACKENDS, Choice, attend, explain
+from keysift.kernels.attend import BACKENDS, Choice, attend, explain, only
 from keysift.mechanisms import MECHANISMS
 from keysift.mechanisms.spec import Mechanism
+from tests.refusals import refuses
 
 
 def inputs(mechanism: Mechanism, t: int, s: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
@@ -154,3 +155,35 @@ def test_the_menu_is_what_it_says() -> None:
     for name in keysift.__all__:
         assert getattr(keysift, name) is not None
     assert set(keysift.__all__) <= set(dir(keysift))
+
+
+def test_only_makes_auto_mean_one_backend() -> None:
+    q, k, v = inputs(MECHANISMS.find("screening"), t=5, s=5)
+    first = explain("screening", q, k, v).backend
+    with only("dense"):
+        assert explain("screening", q, k, v) == Choice("dense", {})
+        with only("blockwise"):
+            assert explain("screening", q, k, v).backend == "blockwise"
+            assert explain("screening", q, k, v, backend="dense").backend == "dense"
+        assert explain("screening", q, k, v).backend == "dense"
+    assert explain("screening", q, k, v).backend == first
+
+
+def test_only_never_falls_back() -> None:
+    q, k, v = inputs(MECHANISMS.find("softmax"), t=5, s=5)
+    with only("blockwise"), refuses("no backend can run this call .blockwise: softmax weighs keys"):
+        attend("softmax", q, k, v)
+    with refuses("no backend is called 'dens'"), only("dens"):
+        attend("softmax", q, k, v)
+    assert explain("softmax", q, k, v).backend == "dense"
+
+
+def test_only_is_seen_by_a_compiled_graph() -> None:
+    q, k, v = inputs(MECHANISMS.find("screening"), t=5, s=5)
+    number = {"dense": 1.0, "blockwise": 2.0}
+    compiled = torch.compile(
+        lambda x: x + number[explain("screening", q, k, v).backend], fullgraph=True, backend="eager"
+    )
+    for name, added in number.items():
+        with only(name):
+            assert compiled(torch.zeros(1)).item() == added

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from keysift.core.errors import KeysiftError
 
-VERBS = ("mechanisms", "weights", "doctor", "demo", "data", "presets", "generate")
+VERBS = ("mechanisms", "weights", "doctor", "demo", "data", "presets", "generate", "bench")
 
 
 def main(argv: list[str] | None = None) -> None:

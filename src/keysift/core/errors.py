@@ -27,3 +27,7 @@ class UnsupportedError(KeysiftError):
 
 class DataError(KeysiftError):
     """Text, tokens or files that are missing, damaged or not what they claim to be."""
+
+
+class DisagreementError(KeysiftError):
+    """A fast path whose answers stray from the definition."""

@@ -3,7 +3,8 @@
 Letters: B batch, H heads, T queries, S keys, K key width, V value width.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, Unpack, overload
 
@@ -63,6 +64,19 @@ BACKENDS.add(
     "dense",
     Backend(name="dense", about="the definition in plain torch; memory grows with queries x keys", run=dense.run),
 )
+
+# A plain list, because torch.compile guards on it; it does not know context variables.
+_only: list[str] = []
+
+
+@contextmanager
+def only(backend: str) -> Iterator[None]:
+    """Within, backend="auto" means this one, which then runs or raises: for comparing whole models, in one thread."""
+    _only.append(BACKENDS.find(backend).name)
+    try:
+        yield
+    finally:
+        _only.pop()
 
 
 @overload
@@ -159,6 +173,8 @@ def explain(
 
 
 def _choose(call: Call, backend: str, return_weights: bool) -> Choice:
+    if backend == "auto" and _only:
+        backend = _only[-1]
     auto = backend == "auto"
     candidates = list(BACKENDS) if auto else [BACKENDS.find(backend)]
     declined: dict[str, str] = {}

@@ -158,8 +158,8 @@ def _positions(q: Tensor, sizes: Mapping[str, int], at: Tensor | None, key_at: T
     """Integer positions, by default aligned at the end: the last query stands on the last key."""
     if at is None and key_at is None:
         t, s = sizes["T"], sizes["S"]
-        key_at = torch.arange(s, device=q.device)
-        return key_at.new_tensor(range(s - t, s)).view(1, 1, t), key_at.view(1, 1, s)
+        at, key_at = torch.arange(s - t, s, device=q.device), torch.arange(s, device=q.device)
+        return at.view(1, 1, t), key_at.view(1, 1, s)
     if at is None or key_at is None:
         raise ShapeError("at and key_at are given together or not at all, got only one; pass both positions")
     for name, tensor, axis in (("at", at, "T"), ("key_at", key_at, "S")):

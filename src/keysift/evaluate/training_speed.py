@@ -1,0 +1,59 @@
+"""A training step of a Multiscreen through the kernel, against the same step through the dense definition."""
+
+import copy
+import importlib.util
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from keysift.evaluate import latency
+from keysift.kernels.attend import only
+
+VOCABULARY = 257
+SEQUENCES_AT_ONCE = 2  # of the dense path: the gradients of eight would hold more than sixteen gigabytes
+
+
+def available() -> bool:
+    return importlib.util.find_spec("keysift.models") is not None
+
+
+def build(psi: int) -> Any:
+    # By name: models is another layer, and a wheel may come without it.
+    models = import_module("keysift.models.multiscreen")
+    config = models.MultiscreenConfig.psi(psi, vocab_size=VOCABULARY)
+    return models.Multiscreen(config, torch.Generator().manual_seed(0))
+
+
+def step(model: Any, tokens: Tensor, backend: str, *, at_once: int, compiled: bool = False) -> Callable[[], None]:
+    """Forward, backward and AdamW over all of `tokens`, `at_once` sequences at a time."""
+    model = copy.deepcopy(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    logits = torch.compile(model) if compiled else model
+
+    def run() -> None:
+        with only(backend):
+            for start in range(0, tokens.shape[0], at_once):
+                part = tokens[start : start + at_once]
+                loss = F.cross_entropy(logits(part[:, :-1]).flatten(0, 1), part[:, 1:].flatten(), reduction="sum")
+                torch.autograd.backward(loss / tokens[:, 1:].numel())
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return run
+
+
+def time_steps(*, psi: int, batch: int, tokens: int, rounds: int, compiled: bool) -> dict[str, list[float]]:
+    """Seconds of a step: "kernel" (eager), "dense, eager" and, if asked for, "dense, compiled"."""
+    model = build(psi)
+    text = torch.randint(VOCABULARY, (batch, tokens + 1), generator=torch.Generator().manual_seed(0))
+    runs = {
+        "kernel": step(model, text, "screening_cpu", at_once=batch),
+        "dense, eager": step(model, text, "dense", at_once=SEQUENCES_AT_ONCE),
+    }
+    if compiled:
+        runs["dense, compiled"] = step(model, text, "dense", at_once=SEQUENCES_AT_ONCE, compiled=True)
+    return latency.interleave(runs, rounds)

@@ -1,0 +1,183 @@
+"""keysift bench: measures at small sizes here, refuses what is wrong, shows what was stored."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from keysift.cli import bench
+from keysift.cli.main import _main
+from keysift.core.config import load, save
+from keysift.core.errors import DataError
+from keysift.evaluate import agreement, latency, memory, screening_speed, training_speed
+from keysift.evaluate.performance import Performance
+from keysift.evaluate.screening_speed import FULL, QUICK, Sizes
+from keysift.kernels import native
+from keysift.kernels.attend import attend
+from keysift.web.performance_page import markdown, plot
+from tests.evaluate.results import RESULT
+from tests.refusals import refuses, refuses_in_process
+
+KEYSIFT = str(Path(sys.executable).parent / "keysift")
+RESULTS = Path(__file__).parent.parent.parent / "docs" / "results"
+TINY = Sizes(
+    dense_tokens=48,
+    dense_tiles=2,
+    dense_rounds=1,
+    tokens=64,
+    tiles=2,
+    rounds=2,
+    curve=(32,),
+    growth=(32, 64),
+    growth_rounds=1,
+    memory_tokens=256,
+    memory_tiles=2,
+    psi=2,
+    train_tokens=16,
+    train_batch=2,
+    compiled=False,
+)
+needs_kernel = pytest.mark.skipif(native.unusable() is not None, reason="the kernel was not built")
+
+
+@pytest.fixture
+def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screening_speed, "QUICK", TINY)
+    monkeypatch.setattr(latency, "MOST_REPEATS", 1)
+    # A process of its own takes seconds to start; tests/evaluate starts one.
+    monkeypatch.setattr(memory, "extra_mb", memory.measure)
+    monkeypatch.setattr(latency.sgemm_gflops, "__defaults__", (128, 1))
+    monkeypatch.setattr(latency.read_gb_per_s, "__defaults__", (4, 1))
+
+
+@needs_kernel
+@pytest.mark.usefixtures("_tiny")
+def test_json_has_machine_rows_and_targets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "deep" / "screening.json"
+    assert _main(["bench", "screening", "--quick", "--json", "--out", str(out)]) == 0
+    said = capsys.readouterr()
+    found = json.loads(said.out)
+    assert found == json.loads(out.read_text())
+    assert out.with_suffix(".svg").read_text().startswith("<svg")
+    assert found["command"] == "keysift bench screening --quick"
+    assert found["machine"]["instruction_set"] == native.instruction_set()
+    assert len(found["targets"]) >= 9
+    for target in found["targets"]:
+        assert {"name", "value", "target", "met"} <= set(target)
+        assert target["met"] is None, "a target measured at another size is neither met nor missed"
+    steps = {row["step"] for row in found["rows"]}
+    assert {"forward", "backward", "forward + backward"} <= steps
+    for row in found["rows"]:
+        assert row["seconds"]["low"] <= row["seconds"]["median"] <= row["seconds"]["high"]
+    assert "checking the kernel against the definition" in said.err
+    assert _main(["bench", "show", str(out)]) == 0
+    assert "other size" in capsys.readouterr().out
+
+
+def test_the_targets_are_those_of_the_kernels_making() -> None:
+    """The sizes a target is about are FULL's, and --quick shares none of them."""
+    assert (FULL.dense_tokens, FULL.dense_tiles, FULL.tokens, FULL.tiles) == (4096, 16, 16_384, 8)
+    assert (FULL.growth[0], FULL.growth[-1], FULL.memory_tokens, FULL.memory_tiles) == (16_384, 131_072, 131_072, 16)
+    assert (FULL.psi, FULL.train_tokens, FULL.train_batch, FULL.compiled) == (8, 1024, 8, True)
+    run = screening_speed.Run(QUICK, RESULT.machine, say=lambda line: None)
+    for names in (("dense_tokens",), ("tokens", "tiles"), ("growth",), ("memory_tokens",), ("train_tokens",)):
+        assert not run.full(*names)
+    assert screening_speed.Run(FULL, RESULT.machine, say=lambda line: None).full("dense_tokens", "tokens")
+
+
+def test_a_wrong_kernel_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(native, "unusable", lambda: None)
+    backends = {"screening_cpu": 1.001}
+    monkeypatch.setattr(
+        agreement,
+        "attend",
+        lambda *a, backend, **o: attend(*a, backend="dense", **o) * backends.get(backend, 1.0),
+    )
+    assert _main(["bench", "screening", "--quick"]) == 2
+    said = capsys.readouterr()
+    assert "keysift: the kernel's output is off by" in said.err
+    assert said.out == "", "nothing was timed"
+
+
+def test_no_compiler_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(native, "LIBRARY", Path("nowhere"))
+    assert _main(["bench", "screening"]) == 2
+    assert "keysift: there is nothing to time: the compiled kernel was not built" in capsys.readouterr().err
+
+
+def test_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "r.json"
+    save(RESULT, path)
+    assert _main(["bench", "show", str(path), "--markdown"]) == 0
+    assert capsys.readouterr().out.strip() == markdown(RESULT).strip()
+    assert _main(["bench", "show", str(path), "--svg"]) == 0
+    assert capsys.readouterr().out.strip() == plot(RESULT).strip()
+    refuses_in_process(
+        "keysift: no result at .*nothing.json", [KEYSIFT, "bench", "show", str(tmp_path / "nothing.json")]
+    )
+
+
+def test_show_what_is_not_there(tmp_path: Path) -> None:
+    with refuses("no result at .*nothing.json; write one with keysift bench screening --out", DataError):
+        bench.run(bench.Args(do=bench.Show(result=tmp_path / "nothing.json")))
+
+
+def test_the_stored_plot_is_of_the_stored_result() -> None:
+    assert (RESULTS / "screening.svg").read_text() == plot(load(Performance, RESULTS / "screening.json"))
+
+
+def test_what_cannot_be_measured_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "STATUS", Path("nowhere"))
+    monkeypatch.setattr(training_speed, "available", lambda: False)
+    run = screening_speed.Run(FULL, RESULT.machine, say=lambda line: None)
+    screening_speed.extra_memory(run)
+    screening_speed.training(run)
+    assert run.targets == []
+    assert [note.split(":")[0] for note in run.notes] == ["extra memory", "training step"]
+
+
+class OneTile(nn.Module):
+    """As much of a language model as a training step touches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(training_speed.VOCABULARY, 8)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)[:, None]
+        return attend("screening", x, x, x)[:, 0] @ self.embed.weight.T
+
+
+@needs_kernel
+def test_training_steps_are_the_same_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through the kernel at once or through the definition in parts, the parameters move alike."""
+    torch.manual_seed(0)
+    model = OneTile()
+    text = torch.randint(training_speed.VOCABULARY, (4, 9))
+    moved = []
+    monkeypatch.setattr(training_speed.copy, "deepcopy", lambda model: moved.append(OneTile()) or moved[-1])
+    for backend, at_once in (("screening_cpu", 4), ("dense", 2)):
+        torch.manual_seed(0)
+        training_speed.step(model, text, backend, at_once=at_once)()
+    for ours, theirs in zip(moved[0].parameters(), moved[1].parameters(), strict=True):
+        assert not torch.equal(ours, next(model.parameters()))
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+@needs_kernel
+def test_training_rows_and_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_speed, "available", lambda: True)
+    monkeypatch.setattr(training_speed, "build", lambda psi: OneTile())
+    run = screening_speed.Run(TINY, RESULT.machine, say=lambda line: None)
+    screening_speed.training(run)
+    assert [row.against for row in run.rows] == ["dense, eager"]
+    assert [(target.target, target.met) for target in run.targets] == [(15.0, None)]
+    assert "compiled was left out" in run.notes[0]
+    taken = {"kernel": [1.0, 2.0], "dense, eager": [16.0, 32.0], "dense, compiled": [3.0, 6.0]}
+    monkeypatch.setattr(training_speed, "time_steps", lambda **_: taken)
+    full = screening_speed.Run(FULL, RESULT.machine, say=lambda line: None)
+    screening_speed.training(full)
+    assert [(target.value, target.met) for target in full.targets] == [(3.0, False), (16.0, True)]

@@ -1,0 +1,127 @@
+"""The arithmetic under the figures: turns, ratios, exponents, targets, pairs, facts."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from keysift.core.config import load, save
+from keysift.evaluate import latency, machine, memory
+from keysift.evaluate.contestants import Dense, Screening, Softmax
+from keysift.evaluate.performance import Performance, at_least, at_most
+from tests.evaluate.results import RESULT
+
+
+def test_contestants_take_turns() -> None:
+    order: list[str] = []
+
+    def slow(name: str) -> None:
+        order.append(name)
+        start = latency.time.perf_counter()
+        while latency.time.perf_counter() - start < 1.1 * latency.LONG_ENOUGH:
+            pass
+
+    taken = latency.interleave({"a": lambda: slow("a"), "b": lambda: slow("b")}, rounds=2)
+    assert order == ["a", "b"] * 3, "one turn each to warm up, then two rounds"
+    assert all(len(samples) == 2 and min(samples) >= latency.LONG_ENOUGH for samples in taken.values())
+
+
+def test_a_quick_contestant_runs_several_times_a_turn() -> None:
+    calls: list[int] = []
+    latency.interleave({"quick": lambda: calls.append(1)}, rounds=1)
+    assert len(calls) == 1 + 1 + latency.MOST_REPEATS
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    """The machine was ten times slower in the second round, for both: the ratio does not notice."""
+    found = latency.spread(latency.ratios([6.0, 60.0, 6.0], [2.0, 20.0, 2.0]))
+    assert (found.low, found.median, found.high) == (3.0, 3.0, 3.0)
+
+
+def test_spread_is_median_and_quartiles() -> None:
+    found = latency.spread([5.0, 1.0, 2.0, 4.0, 3.0])
+    assert (found.low, found.median, found.high) == (2.0, 3.0, 4.0)
+    assert latency.spread([7.0]).high == 7.0
+
+
+@pytest.mark.parametrize("power", [1.0, 2.0, 0.5])
+def test_exponent(power: float) -> None:
+    lengths = (16, 32, 64, 128)
+    assert latency.exponent(lengths, [3 * n**power for n in lengths]) == pytest.approx(power)
+
+
+def test_peaks_are_of_this_world() -> None:
+    assert 0.01 < latency.sgemm_gflops(side=128, rounds=1) < 1e6
+    assert 0.01 < latency.read_gb_per_s(megabytes=4, rounds=1) < 1e5
+
+
+def test_targets_are_met_missed_or_about_another_size() -> None:
+    assert at_least("x", 3.0, 3.0, full_size=True).met is True
+    assert at_least("x", 2.99, 3.0, full_size=True).met is False
+    assert at_most("x", 1.05, 1.05, full_size=True).met is True
+    assert at_most("x", 1.06, 1.05, full_size=True).met is False
+    assert at_least("x", 9.0, 3.0, full_size=False).met is None
+
+
+def test_a_result_goes_to_json_and_back(tmp_path: Path) -> None:
+    save(RESULT, tmp_path / "r.json")
+    assert load(Performance, tmp_path / "r.json") == RESULT
+
+
+@pytest.mark.parametrize("window", [0.9, 2.0, 2.5, 9.0, 40.0, math.inf])
+def test_pairs_inside_the_window(window: float) -> None:
+    case = Screening(tokens=9, tiles=2, window=window)
+    t = torch.arange(9)
+    d = t[:, None] - t
+    assert case.pairs == 2 * int(((d >= 0) & (d < window)).sum())
+
+
+def test_contestants_compute_the_same() -> None:
+    """The kernel and the dense definition run on the same inputs, every tile of them."""
+    case = Screening(tokens=40, tiles=6, acceptance=0.9)
+    dense = Dense(case)
+    whole = torch.cat([part[0][0] for part in dense._parts()], dim=1)
+    assert torch.equal(whole, case.leaves[0])
+    assert case.window == "2 .. 257"
+    for fast, again in zip(case.backward(), case.both(), strict=True):
+        assert torch.equal(fast, again)
+    assert case.forward().shape == (1, 6, 40, 64)
+    dense.forward()
+    dense.both()
+    softmax = Softmax(tokens=8, heads=2)
+    assert softmax.forward().shape == (1, 2, 8, 64)
+    assert len(softmax.both()) == 3
+
+
+def test_memory_is_what_was_touched() -> None:
+    def ten_megabytes() -> torch.Tensor:
+        return torch.ones(10, 2**18) + 1  # two tensors of ten megabytes, one of them returned
+
+    found = memory.peak_mb(ten_megabytes, outputs=10 * 2**20)
+    assert 9 < found < 14
+    assert memory.peak_mb(lambda: torch.ones(10, 2**18), outputs=10 * 2**20) < 3
+
+
+def test_memory_is_measured_in_a_process_of_its_own() -> None:
+    found = memory.extra_mb(tokens=2048, tiles=2)
+    assert set(found) == {"forward", "backward"}
+    assert max(found.values()) < 16
+
+
+def test_a_peak_that_cannot_be_forgotten_only_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "write_text", forbidden)
+    assert memory.peak_mb(lambda: torch.ones(10, 2**18), outputs=10 * 2**20) > -11
+
+
+def test_machine_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine.cpu()
+    assert len(machine.commit().split(",")[0]) == 40
+    assert machine.commit(tmp_path) == "not run from a repository"
+    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "none")
+    assert machine.cpu()
+    monkeypatch.setenv("PATH", "")
+    assert machine.commit() == "not run from a repository"

@@ -1,0 +1,61 @@
+"""Tables and plot of a benchmark say what the record says."""
+
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from keysift.web.performance_page import curves, markdown, number, plot, time
+from tests.evaluate.results import RESULT
+
+
+def test_markdown_says_met_and_missed() -> None:
+    text = markdown(RESULT)
+    assert "| quick enough | 5.00x | at least 3x | **met** |" in text
+    assert "| not quick enough | 2.00x | at least 3x | **missed** |" in text
+    assert "| small enough | 60.0 MB | at most 64 MB | **met** |" in text
+    assert "| not at this size | 1.00 | at most 1.05 | **other size** |" in text
+    assert "- something was not measured" in text
+    assert "`abc`" in text
+    row = "| 4,096 | 8 | 2 .. 257 | 0.5 | forward | 4.00 ms | dense definition: 800 ms "
+    assert row + "| 200x (100 to 400) | 25.0% | 50.0% |" in text
+
+
+def test_curves_join_what_ran_at_the_same_width() -> None:
+    assert curves(RESULT) == {
+        "screening, no window": {1024: 0.002, 4096: 0.02},
+        "SDPA": {1024: 0.01, 4096: 0.1},
+        "screening, windows 2 .. 257": {4096: 0.004, 16384: 0.016},
+        "dense definition": {4096: 0.8},
+    }
+
+
+def test_plot_is_svg_with_every_point_inside() -> None:
+    svg = ET.fromstring(plot(RESULT))
+    dots = [c for c in svg.iter("{http://www.w3.org/2000/svg}circle") if c.get("r") == "3.5"]
+    assert len(dots) == sum(len(points) for points in curves(RESULT).values())
+    assert all(70 <= float(c.get("cx", 0)) <= 510 and 40 <= float(c.get("cy", 0)) <= 370 for c in dots)
+    assert "screening, no window" in "".join(svg.itertext())
+
+
+def test_slower_is_higher_and_longer_is_further_right() -> None:
+    svg = ET.fromstring(plot(RESULT))
+    lines = [
+        [tuple(map(float, point.split(","))) for point in line.get("points", "").split()]
+        for line in svg.iter("{http://www.w3.org/2000/svg}polyline")
+    ]
+    highest = [line[-1] for line in lines]
+    assert highest[0][1] == min(y for _, y in highest), "the slowest comes first"
+    for line in lines:
+        assert line == sorted(line)
+        assert [y for _, y in line] == sorted((y for _, y in line), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(2.0, "2.00 s"), (0.0123, "12.3 ms"), (4.56e-5, "45.6 µs"), (123.4, "123 s")]
+)
+def test_time(seconds: float, text: str) -> None:
+    assert time(seconds) == text
+
+
+def test_numbers() -> None:
+    assert [number(x) for x in (0.0, 1.05, 140.4, 14000.0, 0.012)] == ["0", "1.05", "140", "14,000", "0.0120"]
