@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from keysift import data as data
     from keysift.core.errors import KeysiftError as KeysiftError
     from keysift.kernels.attend import attend as attend
     from keysift.kernels.attend import explain as explain
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+_PARTS = ("data",)
 _MENU = {
     "attend": "keysift.kernels.attend",
     "explain": "keysift.kernels.attend",
@@ -35,10 +37,12 @@ _MENU = {
     "Scalar": "keysift.mechanisms.spec",
     "KeysiftError": "keysift.core.errors",
 }
-__all__ = ["__version__", *_MENU]  # noqa: PLE0604
+__all__ = ["__version__", *_MENU, *_PARTS]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PARTS:
+        return import_module(f"keysift.{name}")
     if name not in _MENU:
         raise AttributeError(f"module 'keysift' has no attribute {name!r}; it offers {', '.join(__all__)}")
     return getattr(import_module(_MENU[name]), name)

@@ -23,3 +23,7 @@ class UnknownNameError(KeysiftError):
 
 class UnsupportedError(KeysiftError):
     """A combination that is understood but cannot be done."""
+
+
+class DataError(KeysiftError):
+    """Text, tokens or files that are missing, damaged or not what they claim to be."""

@@ -1,0 +1,228 @@
+"""A tokenised corpus on disk: memory-mapped shards, a table of documents and an index that knows what they hash to.
+
+DIR/index.json        what the corpus is; refuses to be read if it was changed
+DIR/shard-00000.bin   token ids, little-endian; all documents one after the other, each closed by the end token
+DIR/documents.bin     for each document: where it ends (tokens), its length (bytes of text), a hash of its text
+DIR/...               the tokenizer, as load_tokenizer reads it
+"""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from keysift.core.config import config, from_dict, to_dict
+from keysift.core.errors import DataError, RangeError
+from keysift.data.tokenizer import Ids, Tokenizer, load_tokenizer
+
+FORMAT = 1
+INDEX, DOCUMENTS, VERIFIED = "index.json", "documents.bin", "verified.json"
+ROW = np.dtype([("end", "<u8"), ("bytes", "<u8"), ("hash", "<u8")])
+
+Part = Literal["train", "val"]
+Verify = Literal["sizes", "once", "always"]
+
+
+@config
+class File:
+    name: str
+    size: int
+    sha256: str
+
+
+@config
+class Index:
+    """What a corpus is. `key` tells from what it was made, `hash` what came out."""
+
+    format: int
+    key: str
+    source: str
+    tokenizer: str
+    tokenizer_hash: str
+    vocab_size: int
+    end_id: int
+    dtype: Literal["uint16", "uint32"]
+    tokens: int
+    documents: int
+    text_bytes: int
+    shard_tokens: int
+    files: tuple[File, ...]  # the table of documents, then the shards in order
+
+    @property
+    def hash(self) -> str:
+        told = [self.tokenizer_hash, self.dtype, *(file.sha256 for file in self.files)]
+        return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+
+def write_index(index: Index, directory: Path) -> None:
+    data = to_dict(index)
+    (directory / INDEX).write_text(json.dumps({**data, "sha256": _digest(data)}, indent=1) + "\n")
+
+
+def read_index(directory: Path) -> Index:
+    path = directory / INDEX
+    if not path.is_file():
+        raise DataError(f"{directory} is not a corpus: it has no {INDEX}; make one with keysift data build")
+    try:
+        data = json.loads(path.read_text())
+        said = data.pop("sha256")
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise DataError(f"{path} is damaged ({error!r}); build the corpus anew") from error
+    if said != _digest(data):
+        raise DataError(f"{path} was changed: it does not match its own sha256; build the corpus anew")
+    if data.get("format") != FORMAT:
+        raise DataError(f"{path} has format {data.get('format')}, this version reads {FORMAT}; build the corpus anew")
+    return from_dict(Index, data)
+
+
+def _digest(data: Any) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+class Corpus:
+    """An opened corpus. Tokens stay on disk until they are read."""
+
+    def __init__(self, path: Path, index: Index) -> None:
+        self.path = path
+        self.index = index
+        self.table: npt.NDArray[Any] = np.memmap(path / DOCUMENTS, ROW, mode="r")
+        self._shards: list[Ids] = [np.memmap(path / file.name, index.dtype, mode="r") for file in index.files[1:]]
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        tokenizer = load_tokenizer(self.path)
+        if tokenizer.hash != self.index.tokenizer_hash:
+            raise DataError(
+                f"the tokenizer in {self.path} is not the one the corpus was made with "
+                f"({tokenizer.hash[:12]}, expected {self.index.tokenizer_hash[:12]}); build the corpus anew"
+            )
+        return tokenizer
+
+    def read(self, start: int, stop: int) -> Ids:
+        """Tokens [start, stop) of all documents in the order of the source."""
+        size = self.index.shard_tokens
+        parts = [
+            self._shards[i][max(start - i * size, 0) : stop - i * size]
+            for i in range(start // size, (stop - 1) // size + 1)
+        ]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def split(self, part: Part, val_fraction: float = 0.05) -> "Split":
+        """The documents of one part. The text decides: copies of a document are always on the same side."""
+        if not 0 <= val_fraction < 1:
+            raise RangeError(f"val_fraction is a share of the documents, at least 0 and below 1, got {val_fraction:g}")
+        hashes = self.table["hash"]
+        chosen = hashes < np.uint64(int(val_fraction * 2**64))
+        if val_fraction:
+            if hashes.min() == hashes.max():
+                raise DataError(
+                    f"{self.index.source} holds one document, which cannot be split; add text or pass val_fraction=0"
+                )
+            chosen |= hashes == hashes.min()
+            chosen &= hashes != hashes.max()
+        elif part == "val":
+            raise DataError("val_fraction=0 leaves no validation set; pass a share above 0")
+        return Split(self, part, chosen if part == "val" else ~chosen)
+
+
+class Split:
+    """Some documents of a corpus, read as if they stood alone one after the other."""
+
+    def __init__(self, corpus: Corpus, name: str, chosen: npt.NDArray[np.bool_]) -> None:
+        ends = corpus.table["end"].astype(np.int64)
+        starts = np.concatenate([[0], ends[:-1]])
+        self.corpus = corpus
+        self.name = f"the {name} part of {corpus.index.source}"
+        self.documents = int(chosen.sum())
+        self.text_bytes = int(corpus.table["bytes"][chosen].sum())
+        # Neighbours on disk are read in one go: a run is a stretch of chosen documents.
+        first = chosen & ~np.concatenate([[False], chosen[:-1]])
+        last = chosen & ~np.concatenate([chosen[1:], [False]])
+        self._from = starts[first]
+        self._until = np.cumsum(ends[last] - self._from)
+        self._ends = np.cumsum((ends - starts)[chosen])
+        self.tokens = int(self._ends[-1])
+        told = [corpus.index.hash, hashlib.sha256(np.packbits(chosen).tobytes()).hexdigest()]
+        self.hash = hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Loss in nats / (ln 2 * this) is bits per byte."""
+        return self.text_bytes / self.tokens
+
+    def read(self, start: int, stop: int) -> Ids:
+        """Tokens [start, stop) of the split."""
+        if not 0 <= start < stop <= self.tokens:
+            raise RangeError(f"{self.name} has tokens 0 to {self.tokens}, got a reading from {start} to {stop}")
+        parts = []
+        run = int(np.searchsorted(self._until, start, side="right"))
+        while start < stop:
+            until = int(self._until[run])
+            here = min(stop, until)
+            end = int(self._from[run]) + until - (int(self._until[run - 1]) if run else 0)
+            parts.append(self.corpus.read(end - (until - start), end - (until - here)))
+            start, run = here, run + 1
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def segments(self, start: int, stop: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """For tokens [start, stop): which document of the reading each belongs to, and its position there."""
+        at = np.arange(start, stop)
+        document = np.searchsorted(self._ends, at, side="right")
+        begins = np.where(document > 0, self._ends[document - 1], 0)
+        return document - document[0], at - np.maximum(begins, start)
+
+
+def open_corpus(path: Path, verify: Verify = "once") -> Corpus:
+    """Opens a corpus and refuses a damaged one. Sizes are always checked; hashes `always`, or `once` for each file as
+    long as its size and time of change stay what they were when its hash was right."""
+    index = read_index(path)
+    stamps = {file.name: _stamp(path, file) for file in index.files}
+    good = _verified(path, index) if verify == "once" else {}
+    if verify != "sizes":
+        for file in index.files:
+            if good.get(file.name) != stamps[file.name]:
+                _check_hash(path, file)
+        if good != stamps:
+            _remember(path, index, stamps)
+    return Corpus(path, index)
+
+
+def _stamp(path: Path, file: File) -> list[int]:
+    try:
+        state = (path / file.name).stat()
+    except FileNotFoundError as error:
+        raise DataError(f"{path / file.name} is missing; build the corpus anew") from error
+    if state.st_size != file.size:
+        raise DataError(f"{path / file.name} has {state.st_size} bytes, expected {file.size}; build the corpus anew")
+    return [state.st_size, state.st_mtime_ns]
+
+
+def _check_hash(path: Path, file: File) -> None:
+    with (path / file.name).open("rb") as data:
+        found = hashlib.file_digest(data, "sha256").hexdigest()
+    if found != file.sha256:
+        raise DataError(
+            f"{path / file.name} is corrupt: its sha256 is {found[:16]}..., expected {file.sha256[:16]}...; "
+            f"build the corpus anew"
+        )
+
+
+def _verified(path: Path, index: Index) -> dict[str, Any]:
+    try:
+        seen = json.loads((path / VERIFIED).read_text())
+    except (OSError, ValueError):
+        return {}
+    return seen["stamps"] if isinstance(seen, dict) and seen.get("hash") == index.hash else {}
+
+
+def _remember(path: Path, index: Index, stamps: dict[str, list[int]]) -> None:
+    fresh = path / f".{VERIFIED}.{os.getpid()}"
+    try:
+        fresh.write_text(json.dumps({"hash": index.hash, "stamps": stamps}) + "\n")
+        fresh.replace(path / VERIFIED)
+    except OSError:
+        return  # a read-only corpus is checked at each opening

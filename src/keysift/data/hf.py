@@ -1,0 +1,39 @@
+"""Hugging Face datasets as documents: `hf:NAME`, `hf:NAME:CONFIG`, `hf:NAME:CONFIG:SPLIT`."""
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any
+
+from keysift.core.errors import DataError, UnsupportedError
+from keysift.data.sources import Document
+
+
+class HuggingFace:
+    """One split of a dataset, streamed. It is known by its name: a dataset that changed upstream is not noticed."""
+
+    size = None
+
+    def __init__(self, spec: str) -> None:
+        name, config, split, *more = [*spec.split(":"), "", ""][: max(3, spec.count(":") + 1)]
+        if not name or more:
+            raise DataError(f"a Hugging Face dataset is written hf:NAME[:CONFIG[:SPLIT]], got hf:{spec}")
+        if find_spec("datasets") is None:
+            raise UnsupportedError(f"hf:{spec} needs the datasets package; run pip install 'keysift[data]'")
+        self.name = f"hf:{spec}"
+        self.path, self.config, self.split = name, config or None, split or "train"
+
+    def identity(self) -> dict[str, Any]:
+        return {"source": "hf", "path": self.path, "config": self.config, "split": self.split}
+
+    def documents(self) -> Iterator[Document]:
+        import datasets  # an extra, and slow to load
+
+        try:
+            rows = datasets.load_dataset(self.path, self.config, split=self.split, streaming=True)
+        except Exception as error:  # network, names and formats fail each in its own class
+            raise DataError(f"{self.name} cannot be loaded: {type(error).__name__}: {error}") from error
+        for number, row in enumerate(rows):
+            text = row.get("text")
+            if not isinstance(text, str):
+                raise DataError(f"{self.name} row {number} has no field 'text' with a string, got {', '.join(row)}")
+            yield Document(f"{self.name}/{number}", text)

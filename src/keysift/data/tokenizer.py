@@ -1,0 +1,129 @@
+"""Text to token ids and back. `Bytes` needs nothing; anything else is a BPE file (see bpe.py).
+
+    Bytes().encode("é") == [195, 169]
+    load_tokenizer(Path("runs/first")).decode([104, 105]) == "hi"
+
+A tokenizer is kept in a directory: a tokenizer.json as Hugging Face writes it, or, for bytes, a marker file.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from keysift.core.errors import DataError, RangeError
+
+Ids = npt.NDArray[Any]  # uint16, or uint32 where the vocabulary needs it
+
+MARKER = "keysift_tokenizer.json"
+
+
+class Tokenizer(Protocol):
+    """What the data layer asks of a tokenizer. Two with one `hash` give the same ids for every text."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def end_id(self) -> int: ...
+    @property
+    def hash(self) -> str: ...
+    def encode(self, text: str) -> list[int]: ...
+    def encode_array(self, text: str) -> Ids:
+        """The same ids as `encode`, for whole documents."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text; end tokens are dropped."""
+        ...
+
+    def save(self, directory: Path) -> None: ...
+
+
+def id_type(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
+    return np.uint16 if vocab_size <= 2**16 else np.uint32
+
+
+class Bytes:
+    """Every UTF-8 byte is a token: ids 0 to 255, and 256 ends a document."""
+
+    name: str = "bytes"
+    vocab_size: int = 257
+    end_id: int = 256
+
+    @property
+    def hash(self) -> str:
+        return hashlib.sha256(b"keysift bytes, end 256").hexdigest()
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def encode_array(self, text: str) -> Ids:
+        return np.frombuffer(text.encode(), np.uint8).astype(np.uint16)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        wrong = [i for i in ids if not 0 <= i <= self.end_id]
+        if wrong:
+            raise RangeError(f"the bytes tokenizer has ids 0 to {self.end_id}, got {wrong[0]}; use the model's own")
+        return bytes(i for i in ids if i != self.end_id).decode(errors="replace")
+
+    def save(self, directory: Path) -> None:
+        (directory / MARKER).write_text(json.dumps({"tokenizer": self.name}) + "\n")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Bytes)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+def save_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
+    """Writes what `load_tokenizer(path)` reads back."""
+    path.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(path)
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer kept in a directory (a run, a corpus, a Hugging Face model) or in a tokenizer.json."""
+    marker = path / MARKER
+    if marker.is_file():
+        return _marked(marker)
+    from keysift.data import bpe  # bytes must work without loading `tokenizers`
+
+    if path.is_file():
+        return bpe.from_file(path)
+    if (path / "tokenizer.json").is_file():
+        return bpe.from_file(path / "tokenizer.json")
+    for vocabulary, merges in bpe.PAIRS:
+        if (path / vocabulary).is_file() and (path / merges).is_file():
+            return bpe.from_pair(path / vocabulary, path / merges)
+    raise DataError(
+        f"{path} holds no tokenizer; expected {MARKER}, tokenizer.json or one of "
+        f"{', '.join(' + '.join(pair) for pair in bpe.PAIRS)}; write one with save_tokenizer"
+    )
+
+
+def find_tokenizer(name: str) -> Tokenizer:
+    """`bytes`, or a path `load_tokenizer` understands."""
+    if name == Bytes.name:
+        return Bytes()
+    if name.startswith("bpe:"):
+        raise DataError(
+            f"{name!r} is trained on a corpus; pass it to build or prepare, or give the path of a trained one"
+        )
+    return load_tokenizer(Path(name).expanduser())
+
+
+def _marked(marker: Path) -> Bytes:
+    try:
+        says = json.loads(marker.read_text())
+    except ValueError as error:
+        raise DataError(f"{marker} is not JSON ({error}); write it anew with save_tokenizer") from error
+    if says != {"tokenizer": Bytes.name}:
+        raise DataError(f"{marker} must say {{'tokenizer': 'bytes'}}, got {says!r}; write it anew with save_tokenizer")
+    return Bytes()

@@ -1,0 +1,187 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import keysift
+from keysift.data import Batches, build
+from keysift.data.corpus import Split
+from keysift.data.order import permute
+from tests.data.test_shards import of
+from tests.refusals import refuses
+
+T = 16
+
+
+@pytest.fixture(scope="module")
+def split(tmp_path_factory: pytest.TempPathFactory) -> Split:
+    texts = [chr(97 + i % 26) * (1 + 7 * i % 45) for i in range(60)]
+    return build(of(texts), "bytes", tmp_path_factory.mktemp("c") / "c", show=False).split("train", 0.1)
+
+
+@given(st.integers(1, 3000), st.text(max_size=4))
+def test_the_order_is_a_permutation(n: int, key: str) -> None:
+    assert sorted(permute(np.arange(n), n, key).tolist()) == list(range(n))
+
+
+@given(st.integers(1, 2**60), st.integers(0, 2**60), st.text(max_size=4))
+def test_a_place_is_computed_alone_at_any_size(n: int, number: int, key: str) -> None:
+    number %= n
+    many = permute(np.array([0, number, n - 1]), n, key)
+    assert permute(np.array([number]), n, key)[0] == many[1]
+    assert ((many >= 0) & (many < n)).all()
+
+
+def test_the_order_is_mixed_and_follows_the_key() -> None:
+    n = 10_000
+    one, two = permute(np.arange(n), n, "one"), permute(np.arange(n), n, "two")
+    assert (one == two).sum() < 10
+    assert (one == np.arange(n)).sum() < 10
+    assert abs(np.corrcoef(np.arange(n), one)[0, 1]) < 0.05
+    assert abs(np.corrcoef(one[:-1], one[1:])[0, 1]) < 0.05
+    # The first tenth of the order comes from everywhere: each tenth of the numbers gives about a tenth of it.
+    shares = np.bincount(one[: n // 10] * 10 // n, minlength=10)
+    assert shares.min() > 60
+    assert shares.max() < 140
+
+
+def test_an_epoch_reads_every_sequence_once(split: Split) -> None:
+    batches = Batches(split, context=T, batch_size=1, seed=3)
+    assert batches.sequences == (split.tokens - 1) // T == batches.steps
+    epochs = [
+        [batches.batch(epoch * batches.sequences + i).rows[0] for i in range(batches.sequences)] for epoch in range(2)
+    ]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(batches.sequences))
+    assert epochs[0] != epochs[1]
+    assert batches.epoch(batches.sequences) == 1.0
+
+
+def test_tokens_are_those_of_the_split(split: Split) -> None:
+    whole = split.read(0, split.tokens).astype(np.int64)
+    batch = Batches(split, context=T, batch_size=5, seed=1).batch(2)
+    assert batch.inputs.dtype == batch.targets.dtype == torch.int64
+    assert (batch.segments, batch.positions, batch.keep) == (None, None, None)
+    for row, inputs, targets in zip(batch.rows, batch.inputs, batch.targets, strict=True):
+        assert inputs.tolist() == whole[row * T : row * T + T].tolist()
+        assert targets.tolist() == whole[row * T + 1 : row * T + T + 1].tolist()
+
+
+@settings(max_examples=30)
+@given(step=st.integers(0, 10**6), seed=st.integers(0, 99))
+def test_one_integer_resumes(split: Split, step: int, seed: int) -> None:
+    first = Batches(split, context=T, batch_size=4, seed=seed)
+    for _ in range(3):
+        first.batch(_)
+    again = Batches(split, context=T, batch_size=4, seed=seed).batch(step)
+    assert torch.equal(first.batch(step).inputs, again.inputs)
+    assert first.batch(step).rows == again.rows
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 6])
+def test_parts_make_up_the_whole(split: Split, parts: int) -> None:
+    batches = Batches(split, context=T, batch_size=6, seed=5, isolate=True)
+    whole = batches.batch(7)
+    pieces = [batches.batch(7, part, parts) for part in range(parts)]
+    assert torch.equal(torch.cat([piece.inputs for piece in pieces]), whole.inputs)
+    assert torch.equal(torch.cat([piece.targets for piece in pieces]), whole.targets)
+    assert sum((piece.rows for piece in pieces), ()) == whole.rows
+
+
+def test_in_order_without_shuffling(split: Split) -> None:
+    batches = Batches(split, context=T, batch_size=4, shuffle=False)
+    assert batches.batch(1).rows == (4, 5, 6, 7)
+
+
+def test_every_choice_changes_the_stream_hash(split: Split) -> None:
+    def stream(split: Split = split, *, context: int = T, **more: int) -> str:
+        return Batches(split, context=context, batch_size=2, **more).stream_hash  # type: ignore[arg-type]
+
+    seen = [stream(), stream(seed=1), stream(context=8), stream(isolate=True), stream(shuffle=False)]
+    seen.append(stream(split.corpus.split("val", 0.1)))
+    assert len(set(seen)) == len(seen)
+    assert Batches(split, context=T, batch_size=4).stream_hash == stream()
+
+
+def test_segments_by_eye(tmp_path: Path) -> None:
+    corpus = build(of(["ab", "c", "defghi"]), "bytes", tmp_path / "c", show=False)
+    batches = Batches(corpus.split("train", 0), context=5, batch_size=2, shuffle=False, isolate=True)
+    batch = batches.batch(0)
+    a, b, c, d, e, f, g, h, i = range(97, 106)
+    end, none = 256, -100
+    assert batch.inputs.tolist() == [[a, b, end, c, end], [d, e, f, g, h]]
+    assert batch.targets.tolist() == [[b, end, none, end, none], [e, f, g, h, i]]
+    assert batch.segments is not None
+    assert batch.positions is not None
+    assert batch.keep is not None
+    assert batch.segments.tolist() == [[0, 0, 0, 1, 1], [0, 0, 0, 0, 0]]
+    assert batch.positions.tolist() == [[0, 1, 2, 0, 1], [0, 1, 2, 3, 4]]
+    assert batch.keep[0, 0].int().tolist() == [
+        [1, 1, 1, 0, 0],
+        [1, 1, 1, 0, 0],
+        [1, 1, 1, 0, 0],
+        [0, 0, 0, 1, 1],
+        [0, 0, 0, 1, 1],
+    ]
+    assert batch.keep.shape == (2, 1, 5, 5)
+
+
+def test_segments_are_the_documents(split: Split) -> None:
+    batches = Batches(split, context=T, batch_size=batches_of(split), shuffle=False, isolate=True)
+    batch = batches.batch(0)
+    assert batch.segments is not None
+    assert batch.positions is not None
+    for inputs, segments, positions in zip(batch.inputs, batch.segments, batch.positions, strict=True):
+        segment = position = 0
+        for t in range(T):
+            assert (int(segments[t]), int(positions[t])) == (segment, position)
+            position += 1
+            if inputs[t] == 256:
+                segment, position = segment + 1, 0
+
+
+def batches_of(split: Split) -> int:
+    return (split.tokens - 1) // T
+
+
+def test_no_attention_across_documents(split: Split) -> None:
+    """With keep, changing one document of a sequence changes no output in another; without, it does."""
+    batch = Batches(split, context=T, batch_size=8, seed=2, isolate=True).batch(0)
+    assert batch.segments is not None
+    row = int(batch.segments.amax(1).argmax())
+    other = batch.segments[row] != 0
+    assert other.any()
+    x = torch.randn(8, 1, T, 4, dtype=torch.float64)
+    changed = x.clone()
+    changed[row, :, ~other] += 1
+    for keep, same in ((batch.keep, True), (None, False)):
+        one = keysift.attend("softmax", x, x, x, keep=keep)
+        two = keysift.attend("softmax", changed, changed, changed, keep=keep)
+        assert torch.equal(one[row, 0, other], two[row, 0, other]) == same
+
+
+def test_moved_to_a_device(split: Split) -> None:
+    batch = Batches(split, context=T, batch_size=2, isolate=True).batch(0).to("meta")
+    assert {
+        tensor.device.type
+        for tensor in (batch.inputs, batch.targets, batch.segments, batch.positions)
+        if tensor is not None
+    } == {"meta"}
+    assert Batches(split, context=T, batch_size=2).batch(0).to("cpu").segments is None
+
+
+def test_refusals(split: Split) -> None:
+    for context, batch_size in ((0, 1), (1, 0)):
+        with refuses(f"must be at least 1, got {context} and {batch_size}"):
+            Batches(split, context=context, batch_size=batch_size)
+    with refuses(f"the train part of texts has {split.tokens} tokens, less than one sequence of {split.tokens}"):
+        Batches(split, context=split.tokens, batch_size=1)
+    batches = Batches(split, context=T, batch_size=6)
+    with refuses("steps are counted from 0, got -1"):
+        batches.batch(-1)
+    with refuses("6 sequences cannot be divided in 4 equal parts"):
+        batches.batch(0, 0, 4)
+    with refuses("part must be from 0 to 1, got 2"):
+        batches.batch(0, 2, 2)

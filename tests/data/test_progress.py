@@ -1,0 +1,36 @@
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from keysift.data import build
+from keysift.data import progress as module
+from keysift.data.progress import Meter
+from tests.data.test_shards import of
+
+
+def test_plain_lines_when_not_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with Meter("reading", 4_000_000, every=0) as meter:
+        meter.advance(1_000_000)
+    with Meter("reading", None, every=0) as meter:
+        meter.advance(1_000_000)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("reading: 1.0 of 4.0 MB, ")
+    assert lines[1].startswith("reading: 1.0 MB, ")
+
+
+def test_silence_when_asked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with Meter("reading", 10, show=False, every=0) as meter:
+        meter.advance(1)
+    build(of(["short"]), "bytes", tmp_path / "c")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(module, "Console", lambda **_: Console(file=screen, force_terminal=True, width=100))
+    with Meter("reading words", 100) as meter:
+        meter.advance(50)
+    assert "reading words" in screen.getvalue()
+    assert "50/100 bytes" in screen.getvalue()
