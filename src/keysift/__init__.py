@@ -22,6 +22,16 @@ if TYPE_CHECKING:
     from keysift.mechanisms.spec import Promise as Promise
     from keysift.mechanisms.spec import Scalar as Scalar
     from keysift.mechanisms.spec import register as register
+    from keysift.models.generate import generate as generate
+    from keysift.models.multiscreen import Multiscreen as Multiscreen
+    from keysift.models.multiscreen import MultiscreenConfig as MultiscreenConfig
+    from keysift.models.sample import Sampling as Sampling
+    from keysift.models.save import load as load
+    from keysift.models.save import save as save
+    from keysift.models.transformer import Transformer as Transformer
+    from keysift.models.transformer import TransformerConfig as TransformerConfig
+    from keysift.nn.inference import Inference as Inference
+    from keysift.nn.tap import trace as trace
 
 __version__ = "0.1.0"
 
@@ -36,6 +46,16 @@ _MENU = {
     "Promise": "keysift.mechanisms.spec",
     "Scalar": "keysift.mechanisms.spec",
     "KeysiftError": "keysift.core.errors",
+    "Multiscreen": "keysift.models.multiscreen",
+    "MultiscreenConfig": "keysift.models.multiscreen",
+    "Transformer": "keysift.models.transformer",
+    "TransformerConfig": "keysift.models.transformer",
+    "Inference": "keysift.nn.inference",
+    "generate": "keysift.models.generate",
+    "Sampling": "keysift.models.sample",
+    "save": "keysift.models.save",
+    "load": "keysift.models.save",
+    "trace": "keysift.nn.tap",
 }
 __all__ = ["__version__", *_MENU, *_PARTS]  # noqa: PLE0604
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from keysift.core.errors import KeysiftError
 
-VERBS = ("mechanisms", "weights", "doctor", "demo", "data")
+VERBS = ("mechanisms", "weights", "doctor", "demo", "presets", "generate", "data")
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -27,3 +27,7 @@ class UnsupportedError(KeysiftError):
 
 class DataError(KeysiftError):
     """Text, tokens or files that are missing, damaged or not what they claim to be."""
+
+
+class FileError(KeysiftError):
+    """A file that is missing, cut short, or not what its place says it is."""

@@ -11,10 +11,12 @@ H(0) = 0. H is flat, so nothing inside it learns without a surrogate: in the gat
 Letters: B batch, H heads, T queries, S keys.
 """
 
+import math
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from keysift.mechanisms import parts
 from keysift.mechanisms.spec import Mechanism, Per, Promise, Rows, Scalar, constant
@@ -42,7 +44,9 @@ def _lam() -> Scalar:
         name="lam",
         meaning="the weight of the second map in the comparison",
         per=Per.HEAD,
-        init=constant(0.5),
+        # A learned lam stays in its range: softplus(log(e^0.5 - 1)) = 0.5.
+        init=constant(math.log(math.expm1(0.5))),
+        link=lambda raw, site: softplus(raw),
         above=0.0,
         above_allowed=True,
         probes=(0.0, 0.5, 1.0, 1.6),

@@ -1,0 +1,26 @@
+"""List the model sizes with their exact parameter counts."""
+
+from keysift.core.config import config
+
+
+@config
+class Args:
+    json: bool = False
+    """Print JSON."""
+
+
+def run(args: Args) -> None:
+    from keysift.cli import output
+    from keysift.models.presets import rows
+
+    found = rows()
+    if args.json:
+        output.print_json(found)
+        return
+    table = output.table("Build one: keysift.models.presets.PRESETS.find(name).model()")
+    for column in ("preset", "layers", "heads", "width", "parameters", "without embedding"):
+        table.add_column(column, justify="left" if column == "preset" else "right")
+    for row in found:
+        figures = (f"{row[key]:,}" for key in ("layers", "heads", "width", "parameters", "non_embedding"))
+        table.add_row(row["name"], *figures)
+    output.console().print(table)

@@ -1,0 +1,1 @@
+"""Language models: only what differs between them. nn/ holds what they share."""

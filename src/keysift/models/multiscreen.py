@@ -1,0 +1,118 @@
+"""Multiscreen: a language model of screening tiles (Nakanishi, arXiv:2604.01178v3, sections 2 and 3).
+
+    x_0    = exp(s_E) unit(E[token])
+    x      <- x + sum over the tiles of the layer        for each layer
+    logits = x (exp(s_F) unit(E))^T
+
+No feed-forward block, no norm, no bias, no softmax but over the logits.
+Letters: B batch, T tokens, D model width.
+"""
+
+from dataclasses import replace
+from typing import Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from keysift.core.config import config
+from keysift.core.errors import ConfigError
+from keysift.mechanisms import parts
+from keysift.mechanisms.screening import ACCEPTANCE, SCREENING
+from keysift.mechanisms.spec import Mechanism, Site, constant, identity
+from keysift.models.language import LanguageModel
+from keysift.nn.cache import Span
+from keysift.nn.embedding import UnitEmbedding
+from keysift.nn.rotary import Rotary, Still
+from keysift.nn.store import Store
+from keysift.nn.tile import Gate, Layer, Open, Tiles
+
+ROPE_THETA = 10_000.0
+
+
+@config
+class MultiscreenConfig:
+    """Sizes of a Multiscreen and its ablations; the defaults are the paper's."""
+
+    vocab_size: int
+    depth: int
+    """Layers."""
+    tiles: int
+    """Tiles of each layer."""
+    width: int
+    """Channels of the residual stream."""
+    key_width: int = 16
+    value_width: int = 64
+    position: Literal["mipe", "rope", "none"] = "mipe"
+    """How queries and keys are turned by their positions."""
+    norm: Literal["tanh", "none"] = "tanh"
+    """What bounds the length of a tile's output."""
+    gate: bool = True
+    """Whether tanh(SiLU(x W_G)) multiplies a tile's output."""
+    acceptance: Literal["learned"] | float = "learned"
+    """The acceptance width r of every tile: learned, or one number in (0, 1]."""
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "depth", "tiles", "width", "key_width", "value_width"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"MultiscreenConfig.{name} must be at least 1, got {getattr(self, name)}")
+        if self.position == "mipe" and self.key_width < 2:
+            raise ConfigError(f"MiPE turns the first two of a key's channels, got key_width={self.key_width}")
+        if self.acceptance != "learned" and not 0 < self.acceptance <= 1:
+            raise ConfigError(f"a fixed acceptance is a number in (0, 1], got {self.acceptance}")
+
+    @classmethod
+    def psi(cls, psi: int, *, vocab_size: int) -> Self:
+        """The paper's one-dial family: layers = tiles = psi, width = psi^2."""
+        return cls(vocab_size=vocab_size, depth=psi, tiles=psi, width=psi**2)
+
+
+def _to_sphere(q: Tensor, k: Tensor, v: Tensor, at: Tensor, key_at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return parts.unit(q), parts.unit(k), parts.unit(v)
+
+
+def screening(config: MultiscreenConfig) -> Mechanism:
+    """SCREENING itself, or SCREENING without what the config leaves out."""
+    mechanism = SCREENING
+    if config.position != "mipe":
+        mechanism = replace(mechanism, name=f"{mechanism.name}, no mipe", prepare=(_to_sphere,))
+    if config.norm == "none":
+        mechanism = replace(mechanism, name=f"{mechanism.name}, no norm", finish=())
+    if config.acceptance != "learned":
+        fixed = replace(ACCEPTANCE, init=constant(config.acceptance), link=identity, learned=False)
+        scalars = tuple(fixed if scalar is ACCEPTANCE else scalar for scalar in mechanism.scalars)
+        mechanism = replace(mechanism, name=f"{mechanism.name}, r = {config.acceptance:g}", scalars=scalars)
+    return mechanism
+
+
+class Multiscreen(LanguageModel):
+    """tokens B T -> logits B T N. Pass a generator to make the initial weights reproducible."""
+
+    def __init__(self, config: MultiscreenConfig, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        generator = generator or torch.default_generator
+        self.config = config
+        self.embedding = UnitEmbedding(config.vocab_size, config.width, generator)
+        self.layers = nn.ModuleList(_layer(config, layer, generator) for layer in range(config.depth))
+
+    def through(self, tokens_BT: Tensor, span: Span, stores: list[Store | None]) -> Tensor:
+        x_BTD: Tensor = self.embedding(tokens_BT)
+        for layer, store in zip(self.layers, stores, strict=True):
+            x_BTD = layer(x_BTD, span, store)
+        return x_BTD
+
+    def readout(self, x_BTD: Tensor) -> Tensor:
+        return self.embedding.readout(x_BTD)
+
+
+def _layer(config: MultiscreenConfig, layer: int, generator: torch.Generator) -> Layer:
+    site = Site(
+        heads=config.tiles,
+        key_width=config.key_width,
+        value_width=config.value_width,
+        context=1,  # no scalar of screening depends on it
+        layer=layer,
+        depth=config.depth,
+    )
+    turn = Rotary(config.key_width, ROPE_THETA) if config.position == "rope" else Still()
+    gate = Gate(config.width, site, generator) if config.gate else Open()
+    return Layer(Tiles(screening(config), site, width=config.width, turn=turn, gate=gate, generator=generator))

@@ -1,0 +1,76 @@
+"""The attention of a Transformer block, by any mechanism: its spec says how many heads, maps and scalars it has.
+
+A mechanism with N key maps halves (for N = 2) the heads and doubles the value, as differential attention version 1
+does: against H baseline heads of width d it has H / N heads, N key maps of width d and values of width N d. Query maps
+beyond the key maps add query heads, as in version 2.
+
+Letters: B batch, H heads, G key heads, M query maps, N key maps, T tokens, D model width, K key width, V value width.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from keysift.core.errors import ConfigError
+from keysift.mechanisms.spec import Mechanism, Site
+from keysift.nn.cache import Span
+from keysift.nn.projection import merge, projection, split
+from keysift.nn.read import read
+from keysift.nn.scalars import Scalars
+from keysift.nn.store import Store
+from keysift.nn.tap import Tap
+
+
+class Attention(nn.Module):
+    """What the tokens read from each other. `site` describes the baseline heads: `Attention` folds them into maps."""
+
+    def __init__(
+        self,
+        mechanism: Mechanism,
+        site: Site,
+        *,
+        width: int,
+        key_heads: int,
+        turn: nn.Module,
+        norms: tuple[nn.Module, nn.Module],
+        std: float,
+        out_std: float,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        maps, key_maps = mechanism.maps, mechanism.key_maps
+        if site.heads % key_maps or key_heads % key_maps:
+            raise ConfigError(
+                f"{mechanism.name} folds {key_maps} heads into one, so heads and key heads must be multiples of "
+                f"{key_maps}, got {site.heads} and {key_heads}"
+            )
+        self.mechanism = mechanism
+        self.turn = turn
+        self.q_norm, self.k_norm = norms
+        self.query_heads = site.heads // key_maps * maps
+        self.key_heads = key_heads
+        self.value_heads = key_heads // key_maps
+        self.q_proj = projection(width, self.query_heads * site.key_width, std, generator)
+        self.k_proj = projection(width, key_heads * site.key_width, std, generator)
+        self.v_proj = projection(width, key_heads * site.value_width, std, generator)
+        self.o_proj = projection(site.heads * site.value_width, width, out_std, generator)
+        folded = Site(
+            heads=site.heads // key_maps,
+            key_width=site.key_width,
+            value_width=site.value_width * key_maps,
+            context=site.context,
+            layer=site.layer,
+            depth=site.depth,
+        )
+        self.scalars = Scalars(mechanism, folded, width=width, key_heads=self.value_heads, std=std, generator=generator)
+        self.relevance = Tap()
+        self.output = Tap()
+
+    def forward(self, x_BTD: Tensor, span: Span, store: Store | None) -> Tensor:
+        factor = span.inference.rope_factor
+        q = self.turn(self.q_norm(split(self.q_proj(x_BTD), self.query_heads)), span.at_BT, factor)
+        k = self.turn(self.k_norm(split(self.k_proj(x_BTD), self.key_heads)), span.at_BT, factor)
+        v = split(self.v_proj(x_BTD), self.value_heads)
+        scalars = self.scalars(x_BTD, span.inference)
+        o_BHTV = self.output(read(self.mechanism, q, k, v, scalars, span, store, self.relevance))
+        y_BTD: Tensor = self.o_proj(merge(o_BHTV))
+        return y_BTD

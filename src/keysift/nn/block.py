@@ -1,0 +1,51 @@
+"""A LLaMA-style block: x + attention(norm(x)), then x + SwiGLU(norm(x)).
+
+Letters: B batch, T tokens, D model width.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from keysift.nn.attention import Attention
+from keysift.nn.cache import Span
+from keysift.nn.projection import projection
+from keysift.nn.scalars import Scalars
+from keysift.nn.store import Store
+from keysift.nn.tap import Tap
+
+NORM_EPS = 1e-5
+
+
+class SwiGLU(nn.Module):
+    """W_down (SiLU(W_gate x) * W_up x), floor(8 D / 3) wide inside."""
+
+    def __init__(self, width: int, std: float, out_std: float, generator: torch.Generator) -> None:
+        super().__init__()
+        inner = 8 * width // 3
+        self.gate_proj = projection(width, inner, std, generator)
+        self.up_proj = projection(width, inner, std, generator)
+        self.down_proj = projection(inner, width, out_std, generator)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        y_BTD: Tensor = self.down_proj(F.silu(self.gate_proj(x_BTD)) * self.up_proj(x_BTD))
+        return y_BTD
+
+
+class Block(nn.Module):
+    def __init__(self, attention: Attention, mlp: SwiGLU, width: int) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(width, eps=NORM_EPS)
+        self.attention = attention
+        self.mlp_norm = nn.RMSNorm(width, eps=NORM_EPS)
+        self.mlp = mlp
+        self.stream = Tap()
+
+    @property
+    def scalars(self) -> Scalars:
+        return self.attention.scalars
+
+    def forward(self, x_BTD: Tensor, span: Span, store: Store | None) -> Tensor:
+        x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), span, store)
+        y_BTD: Tensor = self.stream(x_BTD + self.mlp(self.mlp_norm(x_BTD)))
+        return y_BTD

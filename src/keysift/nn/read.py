@@ -1,0 +1,65 @@
+"""One layer's attention, from the tokens at hand alone or with a store of the past.
+
+Letters: B batch, H heads, G key heads, N key maps, T queries, S keys, K key width, V value width.
+"""
+
+from torch import Tensor
+
+from keysift.kernels.attend import attend
+from keysift.mechanisms.spec import Mechanism, Per
+from keysift.nn.cache import Span
+from keysift.nn.store import EMPTY, Store
+from keysift.nn.tap import Tap
+
+
+def read(
+    mechanism: Mechanism,
+    q_BHTK: Tensor,
+    k_BGTK: Tensor,
+    v_BGTV: Tensor,
+    scalars: dict[str, Tensor],
+    span: Span,
+    store: Store | None,
+    relevance: Tap,
+) -> Tensor:
+    """B H T V. Weights go to the `relevance` tap, and are asked for only if somebody watches it."""
+    at_B1T = span.at_BT[:, None]
+    k, v, key_at, keep = k_BGTK, v_BGTV, at_B1T, None
+    if span.keep_BT is not None:
+        keep = span.keep_BT[:, None, :, None] & span.keep_BT[:, None, None, :]
+    if store is not None:
+        k, v, scalars, index_BGS = _remember(mechanism, k, v, scalars, span, store)
+        each = 1 if index_BGS.shape[1] == 1 else q_BHTK.shape[1] // mechanism.maps // index_BGS.shape[1]
+        index_BHS = index_BGS.repeat_interleave(each, dim=1)
+        assert span.write is not None
+        key_at = span.write.start + index_BHS
+        keep = (index_BHS != EMPTY)[:, :, None] & span.write.keep_BT[:, None, :, None]
+    if not relevance.watched:
+        return attend(mechanism, q_BHTK, k, v, keep=keep, scalars=scalars, at=at_B1T, key_at=key_at)
+    out, weights = attend(
+        mechanism, q_BHTK, k, v, keep=keep, scalars=scalars, at=at_B1T, key_at=key_at, return_weights=True
+    )
+    relevance(weights)
+    return out
+
+
+def _remember(
+    mechanism: Mechanism, k: Tensor, v: Tensor, scalars: dict[str, Tensor], span: Span, store: Store
+) -> tuple[Tensor, Tensor, dict[str, Tensor], Tensor]:
+    """Keys, values and the scalars that belong to keys, past and new; the key maps of a head travel as channels."""
+    assert span.write is not None
+    of_keys = {s.name: s.per for s in mechanism.scalars if s.per in (Per.KEY, Per.KEY_CHANNEL)}
+    b, heads, t, width = k.shape
+    maps = mechanism.key_maps
+    new = {"k": k.view(b, heads // maps, maps, t, width).transpose(2, 3).flatten(3), "v": v}
+    for name, per in of_keys.items():
+        new[name] = scalars[name] if per is Per.KEY_CHANNEL else scalars[name][..., None]
+    held = store.extend(new, span.write)
+    k_BGSX = held.entries["k"]
+    s = k_BGSX.shape[2]
+    k = k_BGSX.reshape(b, heads // maps, s, maps, width).transpose(2, 3).flatten(1, 2)
+    past = {
+        name: held.entries[name] if per is Per.KEY_CHANNEL else held.entries[name][..., 0]
+        for name, per in of_keys.items()
+    }
+    return k, held.entries["v"], scalars | past, held.index

@@ -1,0 +1,38 @@
+"""Rotary positions (RoPE, arXiv:2104.09864v5): channel pairs (i, i + K/2) turn by position * theta^(-2i/K).
+
+Positions are integers and angles are fp64 until their sine is taken: at position 131,071 an fp32 angle is off by 0.01.
+Letters: B batch, H heads, T tokens, K key width.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from keysift.core.errors import ConfigError
+from keysift.kernels.call import carrier
+
+
+class Rotary(nn.Module):
+    """Turns queries or keys by their positions, divided by `factor`."""
+
+    def __init__(self, width: int, theta: float) -> None:
+        super().__init__()
+        if width % 2:
+            raise ConfigError(f"RoPE turns pairs of channels, got a key width of {width}; make it even")
+        self.width = width
+        self.theta = theta
+
+    def forward(self, x_BHTK: Tensor, at_BT: Tensor, factor: float) -> Tensor:
+        half = self.width // 2
+        rate_K = self.theta ** -(torch.arange(half, dtype=torch.float64, device=x_BHTK.device) / half)
+        angle_B1TK = (at_BT.double() / factor)[:, None, :, None] * rate_K
+        x = x_BHTK.to(carrier(x_BHTK))
+        cos, sin = angle_B1TK.cos().to(x.dtype), angle_B1TK.sin().to(x.dtype)
+        x0, x1 = x[..., :half], x[..., half:]
+        return torch.cat((x0 * cos - x1 * sin, x0 * sin + x1 * cos), dim=-1).to(x_BHTK.dtype)
+
+
+class Still(nn.Module):
+    """No rotation: the mechanism places keys itself, or nothing does."""
+
+    def forward(self, x_BHTK: Tensor, at_BT: Tensor, factor: float) -> Tensor:
+        return x_BHTK

@@ -1,0 +1,278 @@
+"""Decoding from a cache gives the logits of the full forward, however the text is cut, padded, reordered or cropped."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from keysift.mechanisms import MECHANISMS, find, register
+from keysift.mechanisms.spec import Promise, Rows
+from keysift.models.language import LanguageModel
+from keysift.models.transformer import TransformerConfig
+from keysift.nn.inference import Inference
+from tests.models import checks
+from tests.models.checks import TINY, close, opened, shaken, tokens_for
+from tests.refusals import refuses
+
+ONE_BY_ONE = (1,) * 24
+UNEVEN = (5, 1, 9, 2, 1, 6)
+SMALL = TransformerConfig(vocab_size=11, depth=2, heads=4, width=16, context=12)
+SWE = Inference(expand_windows_beyond=5)
+WINDOWS = {"fractional": (2.5, 6.7, 9.3), "integer": (2.0, 6.0, 9.0), "one long": (2.5, 3.0, 100.0)}
+
+
+def multiscreen(windows: tuple[float, ...] = WINDOWS["fractional"], **change: object) -> LanguageModel:
+    return opened(dataclasses.replace(TINY, **change), windows=windows)
+
+
+@pytest.mark.parametrize("chunks", [ONE_BY_ONE, UNEVEN, (24,), (23, 1)], ids=["steps", "uneven", "whole", "prefill"])
+@pytest.mark.parametrize("windows", WINDOWS.values(), ids=WINDOWS)
+@pytest.mark.parametrize("inference", [None, SWE], ids=["plain", "swe"])
+def test_any_chunking(windows: tuple[float, ...], chunks: tuple[int, ...], inference: Inference | None) -> None:
+    model = multiscreen(windows)
+    checks.is_open(model, tokens_for(model, 2, 24), inference=inference)
+    checks.cache_matches_forward(model, chunks, inference=inference)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"position": "rope"}, {"position": "none"}, {"norm": "none"}, {"gate": False}, {"acceptance": 1.0}],
+    ids=str,
+)
+def test_every_ablation(change: dict[str, object]) -> None:
+    checks.cache_matches_forward(multiscreen(**change), UNEVEN)
+
+
+@pytest.mark.parametrize("start", [250, 4090, 131_066])
+@pytest.mark.parametrize("chunks", [(1,) * 12, (3, 5, 4)], ids=["steps", "chunks"])
+@pytest.mark.parametrize("position", ["mipe", "rope"])
+def test_positions_across_powers_of_two(start: int, chunks: tuple[int, ...], position: str) -> None:
+    checks.cache_matches_forward(multiscreen(position=position), chunks, start=start)
+    if position == "rope":
+        checks.cache_matches_forward(shaken(SMALL), chunks, start=start)
+
+
+@pytest.mark.parametrize("windows", [(255.0, 256.0, 257.0), (256.5, 300.0, 2.0)], ids=str)
+@pytest.mark.parametrize("chunks", [(200, 1, 1, 98, *(1,) * 20), (290, 30)], ids=["mixed", "longer than the ring"])
+def test_rings_that_wrap_around_256(windows: tuple[float, ...], chunks: tuple[int, ...]) -> None:
+    checks.cache_matches_forward(multiscreen(windows), chunks, batch=1)
+
+
+@pytest.mark.slow
+def test_a_text_past_4096() -> None:
+    """One tile sees the whole text, one exactly up to 4096 positions back, one a little."""
+    model = multiscreen((5000.0, 4096.0, 3.5), depth=1)
+    checks.cache_matches_forward(model, (4090, *(1,) * 10), batch=1)
+
+
+NAMES = [*MECHANISMS.names(), "screening+value_gate", "differential_v1+value_gate", "sigmoid+output_head_gate"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_mechanism_in_the_transformer(name: str) -> None:
+    model = shaken(dataclasses.replace(SMALL, mechanism=name))
+    for chunks in (UNEVEN, ONE_BY_ONE):
+        checks.cache_matches_forward(model, chunks)
+
+
+@pytest.mark.parametrize("name", ["softmax", "screening", "differential_v1", "differential_v2", "softmax+value_gate"])
+def test_shared_key_heads(name: str) -> None:
+    checks.cache_matches_forward(shaken(dataclasses.replace(SMALL, mechanism=name, key_heads=2)), UNEVEN)
+
+
+def test_a_hybrid_stack_and_scaled_rope() -> None:
+    model = shaken(dataclasses.replace(SMALL, mechanism=("screening", "softmax"), qk_norm=True))
+    checks.cache_matches_forward(model, UNEVEN, inference=Inference(rope_factor=4.0))
+    checks.cache_matches_forward(model, UNEVEN, inference=SWE)
+
+
+@pytest.fixture(params=["multiscreen", "swe", "softmax", "ssmax"])
+def either(request: pytest.FixtureRequest) -> tuple[LanguageModel, Inference]:
+    if request.param in ("multiscreen", "swe"):
+        return multiscreen(), SWE if request.param == "swe" else Inference()
+    return shaken(dataclasses.replace(SMALL, mechanism=request.param)), Inference()
+
+
+Either = tuple[LanguageModel, Inference]
+
+
+@torch.no_grad()
+def test_left_padding(either: Either) -> None:
+    """Rows of different lengths, padded on the left and decoded together, are what each is alone."""
+    model, inference = either
+    lengths = (3, 14, 9)
+    texts = [tokens_for(model, 1, length + 8, seed)[0] for seed, length in enumerate(lengths)]
+    tokens = torch.zeros(3, 14, dtype=torch.int64)
+    keep = torch.zeros(3, 14, dtype=torch.bool)
+    for row, (text, length) in enumerate(zip(texts, lengths, strict=True)):
+        tokens[row, 14 - length :], keep[row, 14 - length :] = text[:length], True
+    later = torch.stack([text[length:] for text, length in zip(texts, lengths, strict=True)])
+    full = model(torch.cat((tokens, later), 1), keep=torch.cat((keep, torch.ones(3, 8).bool()), 1), inference=inference)
+    cache = model.cache(3, inference=inference)
+    pieces = [model(tokens[:, :6], keep=keep[:, :6], cache=cache), model(tokens[:, 6:], keep=keep[:, 6:], cache=cache)]
+    pieces += [model(later[:, :3], cache=cache), *(model(later[:, i : i + 1], cache=cache) for i in range(3, 8))]
+    cached = torch.cat(pieces, 1)
+    assert cache.seen_B.tolist() == [length + 8 for length in lengths]
+    for row, (text, length) in enumerate(zip(texts, lengths, strict=True)):
+        alone = model(text[None], inference=inference)[0]
+        close(full[row, 14 - length :], alone)
+        close(cached[row, 14 - length :], alone)
+    assert full.isfinite().all()
+    assert cached.isfinite().all()
+
+
+@torch.no_grad()
+def test_a_row_that_pauses(either: Either) -> None:
+    """A token that does not count is neither stored nor seen, wherever it stands."""
+    model, inference = either
+    text = tokens_for(model, 2, 12)
+    cache = model.cache(2, inference=inference)
+    model(text[:, :6], cache=cache)
+    for step in range(6):
+        both = torch.tensor([[True], [step % 2 == 0]])
+        one = torch.stack((text[0, 6 + step], text[1, 6 + step // 2]))[:, None]
+        out = model(one, keep=both, cache=cache)
+        close(out[0], model(text[:1, : 7 + step], inference=inference)[0, -1:])
+        if step % 2 == 0:
+            close(out[1], model(text[1:, : 7 + step // 2], inference=inference)[0, -1:])
+
+
+@torch.no_grad()
+def test_beams(either: Either) -> None:
+    """After reorder each row continues the beam it was copied from."""
+    model, inference = either
+    text = tokens_for(model, 1, 10)
+    cache = model.cache(1, inference=inference)
+    model(text, cache=cache)
+    cache.repeat(3)
+    beams = text.repeat(3, 1)
+    generator = torch.Generator().manual_seed(5)
+    for order in ([0, 1, 2], [2, 2, 0], [1, 0, 0], [0, 2, 1], [2, 1, 1]):
+        rows = torch.tensor(order)
+        cache.select(rows)
+        step = torch.randint(0, model.config.vocab_size, (3, 1), generator=generator)
+        beams = torch.cat((beams[rows], step), 1)
+        close(model(step, cache=cache), model(beams, inference=inference)[:, -1:])
+    cache.select(torch.tensor([1]))
+    close(model(step[1:2], cache=cache), model(torch.cat((beams, step), 1), inference=inference)[1:2, -1:])
+
+
+@torch.no_grad()
+def test_crop_and_continue(either: Either) -> None:
+    model, inference = either
+    text, other = tokens_for(model, 2, 20), tokens_for(model, 2, 20, seed=9)
+    cache = model.cache(2, inference=inference, spare=4)
+    model(text[:, :13], cache=cache)
+    model(text[:, 13:14], cache=cache)
+    cache.crop(5)
+    mixed = torch.cat((text[:, :9], other[:, 9:]), 1)
+    full = model(mixed, inference=inference)
+    pieces = [model(mixed[:, 9:11], cache=cache), *(model(mixed[:, i : i + 1], cache=cache) for i in range(11, 20))]
+    close(torch.cat(pieces, 1), full[:, 9:])
+
+
+@torch.no_grad()
+def test_crop_rows_by_their_own_counts() -> None:
+    model = shaken(SMALL)
+    text = tokens_for(model, 2, 12)
+    cache = model.cache(2)
+    model(text[:, :9], cache=cache)
+    cache.crop(torch.tensor([0, 4]))
+    step = torch.stack((text[0, 9], text[1, 5]))[:, None]
+    out = model(step, cache=cache)
+    close(out[0], model(text[:1, :10])[0, -1:])
+    close(out[1], model(text[1:, :6])[0, -1:])
+
+
+@torch.no_grad()
+def test_crop_goes_back_as_far_as_the_ring_holds() -> None:
+    """A ring of ceil(w) holds one entry more than the next query needs; a refused crop changes nothing."""
+    model = multiscreen()
+    text = tokens_for(model, 1, 20)
+    cache = model.cache(1)
+    model(text[:, :15], cache=cache)
+    with refuses(r"cannot crop 2 tokens.*spare=1"):
+        cache.crop(2)
+    close(model(text[:, 15:16], cache=cache), model(text[:, :16])[:, -1:])
+    cache.crop(1)
+    with refuses("cannot crop 1 tokens"):
+        cache.crop(1)
+    close(model(text[:, 15:17], cache=cache), model(text[:, :17])[:, -2:])
+    with refuses("between 0 and all"):
+        cache.crop(18)
+    with refuses("between 0 and all"):
+        cache.crop(-1)
+
+
+@torch.no_grad()
+def test_before_the_first_wrap_everything_can_be_cropped() -> None:
+    model = multiscreen((30.0, 40.0, 50.5))
+    text = tokens_for(model, 1, 20)
+    cache = model.cache(1)
+    model(text, cache=cache)
+    cache.crop(20)
+    close(model(text[:, :7], cache=cache), model(text[:, :7]))
+
+
+@torch.no_grad()
+def test_memory() -> None:
+    """Finite windows: ceil(w) entries a tile, for ever. Infinite reach: a store that grows with the text."""
+    windows = (2.5, 6.0, 9.3)
+    model = multiscreen(windows)
+    sizes = []
+    for inference in (Inference(), SWE):
+        cache = model.cache(1, inference=inference)
+        grown = []
+        for _ in range(4):
+            model(tokens_for(model, 1, 100), cache=cache)
+            grown.append(cache.nbytes)
+        sizes.append(grown)
+    entries = 3 + 6 + 10 + 1
+    per_entry = (TINY.key_width + TINY.value_width) * 4 + 8
+    assert sizes[0] == [TINY.depth * entries * per_entry] * 4
+    assert sizes[1][-1] > sizes[1][0]
+
+
+@pytest.fixture
+def peeking() -> Iterator[str]:
+    """Softmax over the queries that see a key: a later query changes an earlier output."""
+
+    def weigh(x_BHTS: torch.Tensor, rows: Rows) -> torch.Tensor:
+        return x_BHTS.masked_fill(~rows.keep_BHTS, -torch.inf).softmax(-2).nan_to_num(0.0)
+
+    softmax = find("softmax")
+    register(dataclasses.replace(softmax, name="peeking", weigh=weigh, holds=softmax.holds - {Promise.CAUSAL}))
+    yield "peeking"
+    MECHANISMS.remove("peeking")
+
+
+def test_a_mechanism_that_is_not_causal_refuses_a_cache(peeking: str) -> None:
+    model = shaken(dataclasses.replace(SMALL, mechanism=peeking))
+    model(tokens_for(model, 1, 4))
+    with refuses("peeking does not promise that a later key changes no earlier output"):
+        model.cache(1)
+
+
+def test_refusals() -> None:
+    model = multiscreen()
+    cache = model.cache(2)
+    tokens = tokens_for(model, 2, 4)
+    with refuses("cache holds 2 rows, got tokens for 1"):
+        model(tokens[:1], cache=cache)
+    with refuses("made for one start"):
+        model(tokens, cache=cache, start=3)
+    with refuses("made for one start"):
+        model(tokens, cache=cache, inference=SWE)
+    with refuses("int64 row numbers"):
+        cache.select(torch.tensor([0.0]))
+
+
+def test_no_gradient_flows_into_the_past() -> None:
+    model = multiscreen()
+    tokens = tokens_for(model, 1, 6)
+    cache = model.cache(1)
+    model(tokens[:, :3], cache=cache)
+    model(tokens[:, 3:], cache=cache).sum().backward()
+    assert all(not entry.requires_grad for store in cache.stores for entry in store.entries.values())
+    assert model.layers[0].tiles.q_proj.weight.grad.abs().max() > 0

@@ -1,0 +1,246 @@
+"""The models as wholes: initial values, every config field, integers for positions, what they refuse."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+import keysift
+from keysift.mechanisms import MECHANISMS
+from keysift.models.multiscreen import Multiscreen, MultiscreenConfig
+from keysift.models.transformer import Transformer, TransformerConfig
+from keysift.nn.inference import Inference
+from tests.models import checks
+from tests.models.checks import TINY, opened, shaken, tokens_for
+from tests.refusals import refuses
+
+BASE = TransformerConfig(vocab_size=11, depth=2, heads=4, width=16, context=12, mechanism="sigmoid")
+
+
+def seeded(config: MultiscreenConfig | TransformerConfig) -> Multiscreen | Transformer:
+    generator = torch.Generator().manual_seed(0)
+    return Multiscreen(config, generator) if isinstance(config, MultiscreenConfig) else Transformer(config, generator)
+
+
+MULTISCREEN_CHANGES = {
+    "vocab_size": 10,
+    "depth": 3,
+    "tiles": 2,
+    "width": 7,
+    "key_width": 6,
+    "value_width": 5,
+    "position": "rope",
+    "norm": "none",
+    "gate": False,
+    "acceptance": 0.5001,
+}
+TRANSFORMER_CHANGES = {
+    "vocab_size": 12,
+    "depth": 3,
+    "heads": 2,
+    "width": 24,
+    "key_heads": 2,
+    "context": 13,
+    "mechanism": "softmax",
+    "position": "none",
+    "rope_theta": 500.0,
+    "qk_norm": True,
+    "init": "version1",
+}
+
+
+@pytest.mark.parametrize(
+    ("base", "changes"), [(TINY, MULTISCREEN_CHANGES), (BASE, TRANSFORMER_CHANGES)], ids=["multiscreen", "transformer"]
+)
+def test_every_field_matters(base: MultiscreenConfig | TransformerConfig, changes: dict[str, object]) -> None:
+    """Each field alone changes the parameters or the logits."""
+    assert set(changes) == {field.name for field in dataclasses.fields(base)}
+    model = seeded(base)
+    tokens = tokens_for(model, 1, 6)
+    shapes = {name: p.shape for name, p in model.named_parameters()}
+    for name, value in changes.items():
+        other = seeded(dataclasses.replace(base, **{name: value}))
+        if {n: p.shape for n, p in other.named_parameters()} == shapes:
+            assert not torch.equal(model(tokens), other(tokens)), name
+
+
+def test_every_inference_choice_matters() -> None:
+    model = opened(dataclasses.replace(TINY, position="rope"), windows=(2.5, 6.0, 9.3))
+    tokens = tokens_for(model, 1, 20)
+    changes = {"expand_windows_beyond": 5, "rope_factor": 2.0}
+    assert set(changes) == {field.name for field in dataclasses.fields(Inference)}
+    for name, value in changes.items():
+        changed = model(tokens, inference=Inference(**{name: value}))
+        assert (changed - model(tokens)).abs().max() > 1e-3, name
+
+
+def test_initial_values_of_table_4() -> None:
+    config = MultiscreenConfig(vocab_size=2000, depth=3, tiles=5, width=400)
+    model = Multiscreen(config, torch.Generator().manual_seed(0))
+    expected = {
+        "q_proj": 0.1 / 4,
+        "k_proj": 0.1 / 4,
+        "v_proj": 0.1 / 8,
+        "gating.gate_proj": 0.1,
+        "o_proj": 0.1 / 20,
+    }
+    for layer in model.layers:
+        for name, std in expected.items():
+            weight = layer.tiles.get_submodule(name).weight
+            assert weight.std().item() == pytest.approx(std, rel=0.03), name
+            assert abs(weight.mean().item()) < std / 20, name
+        windows = layer.scalars.stored(Inference())["window"]
+        assert windows[0] == 2
+        assert windows[-1].item() == pytest.approx(257)
+        torch.testing.assert_close(layer.scalars.s_w.diff(), torch.full((4,), math.log(256) / 4))
+        torch.testing.assert_close(layer.scalars.stored(Inference())["acceptance"], torch.full((5,), 0.5))
+        torch.testing.assert_close(layer.tiles.s_O, torch.full((5,), -0.5 * math.log(15)))
+    assert model.embedding.weight.std().item() == pytest.approx(0.1 / 20, rel=0.02)
+    assert model.embedding.s_E == 0
+    assert model.embedding.s_F.item() == pytest.approx(0.5 * math.log(400))
+    alone = Multiscreen(dataclasses.replace(config, tiles=1))
+    assert alone.layers[0].scalars.s_w.tolist() == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("init", "std", "out_std"),
+    [("version3", math.sqrt(2 / (5 * 240)), 2 / (4 * math.sqrt(240))), ("version1", 0.02, 0.02 / math.sqrt(8))],
+)
+def test_initial_values_of_the_baseline(init: str, std: float, out_std: float) -> None:
+    config = TransformerConfig(vocab_size=500, depth=4, heads=4, width=240, init=init)
+    model = Transformer(config, torch.Generator().manual_seed(0))
+    for name, parameter in model.named_parameters():
+        if name.endswith("norm.weight"):
+            assert bool((parameter == 1).all())
+        else:
+            wanted = out_std if "o_proj" in name or "down_proj" in name else std
+            assert parameter.std().item() == pytest.approx(wanted, rel=0.02), name
+
+
+def test_a_generator_makes_the_same_model() -> None:
+    for config in (TINY, dataclasses.replace(BASE, mechanism="differential_v1")):
+        one, two, other = seeded(config), seeded(config), type(seeded(config))(config, torch.Generator().manual_seed(1))
+        for (name, a), b, c in zip(one.named_parameters(), two.parameters(), other.parameters(), strict=True):
+            assert torch.equal(a, b), name
+            if a.ndim == 2:
+                assert not torch.equal(a, c), name
+
+
+def test_names_of_the_weights() -> None:
+    """The paper's letters for its scalars, and names that recipes for adapters expect."""
+    names = {name.partition("layers.0.")[2] or name for name in opened(TINY).state_dict() if "layers.1" not in name}
+    projections = {f"tiles.{part}_proj.weight" for part in ("q", "k", "v", "o", "gating.gate")}
+    scalars = {"tiles.scalars.s_w", "tiles.scalars.s_r", "tiles.s_O"}
+    assert names == projections | scalars | {"embedding.weight", "embedding.s_E", "embedding.s_F"}
+
+
+@pytest.mark.parametrize("name", MECHANISMS.names())
+def test_the_transformer_learns_every_scalar(name: str) -> None:
+    """Every parameter gets a gradient, but for what the mechanism itself declares flat."""
+    model = shaken(dataclasses.replace(BASE, mechanism=name))
+    model(tokens_for(model, 2, 10)).logsumexp(-1).sum().backward()
+    mechanism = MECHANISMS.find(name)
+    for label, parameter in model.named_parameters():
+        if any(label.endswith(f"raw_{flat}") for flat in mechanism.flat):
+            continue
+        assert parameter.grad is not None, label
+        assert parameter.grad.isfinite().all(), label
+        if "k_proj" not in label and "q_proj" not in label:
+            assert parameter.grad.abs().max() > 0, label
+
+
+def test_differential_layouts() -> None:
+    """Version 1 folds pairs of heads, with wider values, at no cost; version 2 adds the second queries and a lambda."""
+    softmax, first, second = (
+        seeded(dataclasses.replace(BASE, mechanism=name)).layers[0].attention
+        for name in ("softmax", "differential_v1", "differential_v2")
+    )
+    for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+        plain = softmax.get_submodule(name).weight.shape
+        assert first.get_submodule(name).weight.shape == plain
+        assert second.get_submodule(name).weight.shape == ((32, 16) if name == "q_proj" else plain)
+    assert first.scalars.raw_lam.shape == (4, 4)
+    assert first.scalars.raw_gain.shape == (8,)
+    assert second.scalars.raw_lam.weight.shape == (4, 16)
+    assert float(first.scalars.stored(Inference())["lam_init"]) == pytest.approx(0.2)
+    deeper = seeded(dataclasses.replace(BASE, mechanism="differential_v1")).layers[1].attention
+    assert float(deeper.scalars.stored(Inference())["lam_init"]) == pytest.approx(0.8 - 0.6 * math.exp(-0.3))
+
+
+def test_no_future_in_bf16() -> None:
+    checks.no_future_in_bf16()
+
+
+def test_window_expansion_is_shared() -> None:
+    checks.swe_is_shared()
+
+
+def test_mipe_turns_by_pi() -> None:
+    checks.positions_matter()
+
+
+def test_shifting_all_positions_changes_nothing() -> None:
+    model = opened(TINY).double()
+    tokens = tokens_for(model, 1, 12)
+    torch.testing.assert_close(model(tokens), model(tokens, start=131_000), rtol=1e-9, atol=1e-9)
+
+
+def test_padding_is_neither_seen_nor_counted() -> None:
+    model = opened(TINY)
+    tokens = tokens_for(model, 1, 8)
+    keep = torch.tensor([[True, True, False, True, False, True, True, True]])
+    other = tokens.clone()
+    other[~keep] = (other[~keep] + 1) % 9
+    out = model(tokens, keep=keep)
+    checks.close(out[keep], model(tokens[keep][None])[0])
+    assert torch.equal(out[keep], model(other, keep=keep)[keep])
+
+
+def test_the_menu_and_a_hybrid_stack() -> None:
+    model = keysift.Multiscreen(keysift.MultiscreenConfig.psi(3, vocab_size=20))
+    assert model(torch.zeros(1, 4, dtype=torch.int64)).shape == (1, 4, 20)
+    assert (model.config.depth, model.config.tiles, model.config.width) == (3, 3, 9)
+    hybrid = keysift.Transformer(dataclasses.replace(BASE, mechanism=("softmax", "screening+output_gate")))
+    assert [layer.attention.mechanism.name for layer in hybrid.layers] == ["softmax", "screening+output_gate"]
+
+
+def test_refusals() -> None:
+    model = opened(TINY)
+    transformer = seeded(BASE)
+    with refuses("tokens must be int64, got torch.float32"):
+        model(torch.zeros(1, 3))
+    with refuses("keep must be boolean and shaped like tokens"):
+        model(torch.zeros(1, 3, dtype=torch.int64), keep=torch.ones(1, 3))
+    with refuses(r"tokens must lie in 0..8, got 9; is this the tokenizer"):
+        model(torch.tensor([[9]]))
+    with refuses(r"tokens must lie in 0..8, got -1"):
+        model(torch.tensor([[-1]]))
+    with refuses("no layer of this model has a window"):
+        transformer(torch.zeros(1, 3, dtype=torch.int64), inference=Inference(expand_windows_beyond=5))
+    with refuses("has no RoPE to scale"):
+        model.cache(1, inference=Inference(rope_factor=2.0))
+    with refuses("expand_windows_beyond is the training length"):
+        Inference(expand_windows_beyond=0)
+    with refuses("rope_factor must be a positive number"):
+        Inference(rope_factor=0.0)
+    with refuses("tiles must be at least 1, got 0"):
+        dataclasses.replace(TINY, tiles=0)
+    with refuses("MiPE turns the first two"):
+        dataclasses.replace(TINY, key_width=1)
+    with refuses(r"a fixed acceptance is a number in \(0, 1\], got 1.5"):
+        dataclasses.replace(TINY, acceptance=1.5)
+    with refuses("RoPE turns pairs of channels, got a key width of 5"):
+        seeded(dataclasses.replace(TINY, position="rope", key_width=5))
+    with refuses("context must be at least 1"):
+        dataclasses.replace(BASE, context=0)
+    with refuses("width must be a multiple of heads"):
+        dataclasses.replace(BASE, width=18)
+    with refuses("key_heads must divide heads"):
+        dataclasses.replace(BASE, key_heads=3)
+    with refuses("names 3 layers and depth is 2"):
+        dataclasses.replace(BASE, mechanism=("softmax",) * 3)
+    with refuses("did you mean 'softmax'"):
+        dataclasses.replace(BASE, mechanism="sofmax")
+    with refuses("folds 2 heads into one"):
+        seeded(dataclasses.replace(BASE, heads=1, mechanism="differential_v1"))

@@ -1,0 +1,74 @@
+"""The models are the papers' equations: logits and every parameter's gradient, in float64, element by element."""
+
+import dataclasses
+
+import pytest
+
+from keysift.models.multiscreen import MultiscreenConfig
+from keysift.models.transformer import TransformerConfig
+from keysift.nn.inference import Inference
+from tests.models import checks
+from tests.models.checks import TINY
+
+ABLATIONS = {
+    "paper": {},
+    "rope": {"position": "rope"},
+    "no position": {"position": "none"},
+    "no norm": {"norm": "none"},
+    "no gate": {"gate": False},
+    "fixed acceptance": {"acceptance": 0.875},
+    "acceptance one": {"acceptance": 1.0},
+    "nothing but screening": {"position": "none", "norm": "none", "gate": False, "acceptance": 1.0},
+}
+
+
+@pytest.mark.parametrize("expand", [None, 5])
+@pytest.mark.parametrize("change", ABLATIONS.values(), ids=ABLATIONS)
+def test_multiscreen_and_its_ablations(change: dict[str, object], expand: int | None) -> None:
+    inference = Inference(expand_windows_beyond=expand)
+    checks.multiscreen_matches_oracle(dataclasses.replace(TINY, **change), inference=inference)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_sizes(seed: int) -> None:
+    sizes = MultiscreenConfig(
+        vocab_size=7 + seed,
+        depth=1 + seed % 2,
+        tiles=1 + seed % 3,
+        width=5 + seed,
+        key_width=2 + seed % 4,
+        value_width=2 + seed,
+    )
+    checks.multiscreen_matches_oracle(sizes, seed=seed, windows=(3.7 + seed, 8.0), start=seed * 97)
+
+
+@pytest.mark.parametrize("windows", [(255.0, 255.9, 256.0), (257.0, 300.0, 1000.0), (2.0, 4.0, 40.0)])
+def test_windows_around_the_threshold(windows: tuple[float, ...]) -> None:
+    checks.multiscreen_matches_oracle(windows=windows, start=1000, seed=2)
+
+
+def test_the_window_grows_no_further_than_the_training_length() -> None:
+    """w = 6.0 is not strictly greater than a training length of 6."""
+    checks.multiscreen_matches_oracle(inference=Inference(expand_windows_beyond=6))
+
+
+def test_scaled_rope_in_the_ablation() -> None:
+    checks.multiscreen_matches_oracle(
+        dataclasses.replace(TINY, position="rope"), inference=Inference(rope_factor=4.0), start=100
+    )
+
+
+TRANSFORMER = TransformerConfig(vocab_size=9, depth=2, heads=4, width=8)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{}, {"qk_norm": True}, {"position": "none"}, {"key_heads": 2}, {"rope_theta": 100.0}, {"init": "version1"}],
+    ids=str,
+)
+def test_transformer(change: dict[str, object]) -> None:
+    checks.transformer_matches_oracle(dataclasses.replace(TRANSFORMER, **change))
+
+
+def test_transformer_with_scaled_rope() -> None:
+    checks.transformer_matches_oracle(TRANSFORMER, factor=8.0, start=50)

@@ -1,0 +1,73 @@
+"""What a spec asks for is what a layer gets, whatever the mechanism is called."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from keysift.mechanisms.gates import output_head_gate, value_gate
+from keysift.mechanisms.screening import SCREENING
+from keysift.mechanisms.softmax import SOFTMAX
+from keysift.mechanisms.spec import Mechanism, Per, Promise, Scalar, Site
+from keysift.nn.inference import Inference
+from keysift.nn.scalars import Scalars
+
+SITE = Site(heads=4, key_width=3, value_width=5, context=16, layer=1, depth=2)
+
+
+def made(mechanism: Mechanism, key_heads: int = 4, **rest: object) -> Scalars:
+    generator = torch.Generator().manual_seed(0)
+    return Scalars(mechanism, SITE, width=6, key_heads=key_heads, std=0.1, generator=generator, **rest)
+
+
+def test_parameters_carry_the_symbols_they_are_given() -> None:
+    found = made(SCREENING, symbols={"window": "s_w", "acceptance": "s_r"})
+    assert {name: tuple(p.shape) for name, p in found.named_parameters()} == {"s_w": (4,), "s_r": (4,)}
+    assert set(made(SCREENING).state_dict()) == {"raw_window", "raw_acceptance"}
+
+
+def test_projections_have_the_axes_of_the_spec() -> None:
+    x = torch.randn(2, 7, 6)
+    values = made(value_gate(output_head_gate(SOFTMAX)), key_heads=2)(x, Inference())
+    assert values["value_gate"].shape == (2, 2, 7, 5)
+    assert values["output_head_gate"].shape == (2, 4, 7)
+    assert bool((values["value_gate"] > 0).all())
+
+
+@pytest.mark.parametrize("per", [Per.LAYER, Per.HEAD, Per.CHANNEL, Per.HEAD_CHANNEL])
+def test_one_initial_number_fills_the_axes_of_the_spec(per: Per) -> None:
+    scalar = Scalar(name="tilt", meaning="a test", per=per, probes=(1.0,))
+    found = made(dataclasses.replace(SOFTMAX, name="tilted", scalars=(scalar,)))
+    sizes = {"H": 4, "V": 5}
+    assert found.raw_tilt.shape == tuple(sizes[axis] for axis in per.value)
+    assert found.raw_tilt.dtype == torch.float32
+
+
+def test_constants_are_not_parameters_and_not_rounded() -> None:
+    half = Scalar(
+        name="tilt", meaning="a test", per=Per.LAYER, init=lambda s, g: torch.tensor(0.1), learned=False, probes=(1.0,)
+    )
+    found = made(dataclasses.replace(SOFTMAX, name="tilted", scalars=(half,))).bfloat16()
+    assert not list(found.parameters())
+    assert found.stored(Inference())["tilt"] == torch.tensor(0.1)
+
+
+def test_how_far_back_a_head_must_be_remembered() -> None:
+    windows = torch.tensor([2.5, 9.0, 4.0, 3.0])
+    found = made(SCREENING)
+    with torch.no_grad():
+        found.raw_window.copy_((windows - 1).log())
+    assert found.reach(Inference()) == pytest.approx(windows.tolist())
+    assert found.reach(Inference(expand_windows_beyond=4)) == pytest.approx([2.5, math.inf, 4.0, 3.0])
+    shared = made(SCREENING, key_heads=2)
+    shared.load_state_dict(found.state_dict())
+    assert shared.reach(Inference()) == pytest.approx([9.0, 4.0])
+    assert made(SOFTMAX).reach(Inference()) == [math.inf] * 4
+
+
+def test_a_window_is_no_reason_to_forget_where_a_refused_key_still_counts() -> None:
+    counting = dataclasses.replace(
+        SCREENING, name="counting", holds=SCREENING.holds - {Promise.REFUSED_INERT, Promise.ABSOLUTE}
+    )
+    assert made(counting).reach(Inference()) == [math.inf] * 4
