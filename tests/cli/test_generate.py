@@ -39,7 +39,7 @@ def call(*argv: str) -> int:
 def test_the_text_streams_and_a_seed_repeats_it(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = []
     for seed in ("1", "1", "2"):
-        assert call("generate", str(run), "--prompt", "ab", "--max-tokens", "20", "--seed", seed) == 0
+        assert call("generate", str(run), "--prompt", "ab", "--max-new-tokens", "20", "--seed", seed) == 0
         out, err = capsys.readouterr()
         assert "tokens/s" in err
         texts.append(out)
@@ -47,19 +47,19 @@ def test_the_text_streams_and_a_seed_repeats_it(run: Path, capsys: pytest.Captur
 
 
 def test_greedy_with_window_expansion(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ("--max-tokens", "8", "--temperature", "0", "--expand-windows-beyond", "4")
+    flags = ("--max-new-tokens", "8", "--temperature", "0", "--expand-windows-beyond", "4")
     assert call("generate", str(run), "--prompt", "ab", *flags) == 0
     expected = generate(opened(BYTES, seed=2), [[97, 98]], max_tokens=8, end_id=256).rows[0].tokens
     assert capsys.readouterr().out == bytes(expected).decode(errors="replace") + "\n"
 
 
 def test_an_empty_prompt_starts_from_the_end_token(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("generate", str(run), "--prompt", "", "--max-tokens", "3") == 0
+    assert call("generate", str(run), "--prompt", "", "--max-new-tokens", "3") == 0
     assert "tokens/s" in capsys.readouterr().err
 
 
 def test_ctrl_c_keeps_what_was_generated(run: Path) -> None:
-    command = [*KEYSIFT, "generate", str(run), "--prompt", "ab", "--max-tokens", "1000000", "--temperature", "0"]
+    command = [*KEYSIFT, "generate", str(run), "--prompt", "ab", "--max-new-tokens", "1000000", "--temperature", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         first = process.stdout.read(5)

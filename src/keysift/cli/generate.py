@@ -15,7 +15,7 @@ class Args:
     """The directory of a saved model."""
     prompt: str
     """The text to continue."""
-    max_tokens: int = 200
+    max_new_tokens: int = 200
     """How many tokens to add at most."""
     temperature: float = 0.8
     """How freely to choose; 0 takes the most likely token."""
@@ -61,7 +61,7 @@ def run(args: Args) -> None:
         result = generate(
             model,
             [tokenizer.encode(args.prompt) or [tokenizer.end_id]],
-            max_tokens=args.max_tokens,
+            max_tokens=args.max_new_tokens,
             sampling=sampling,
             inference=inference,
             end_id=tokenizer.end_id,

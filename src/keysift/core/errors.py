@@ -31,3 +31,7 @@ class DataError(KeysiftError):
 
 class FileError(KeysiftError):
     """A file that is missing, cut short, or not what its place says it is."""
+
+
+class TrainingError(KeysiftError):
+    """A run that cannot go on: a loss that is no number, a checkpoint that cannot be written."""
