@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt $(wildcard csrc/*.h csrc/*.cpp csrc/CMakeLists.txt)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "keysift needs Python 3.11 or newer, $(PYTHON) is older; run make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)

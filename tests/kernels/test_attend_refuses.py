@@ -110,8 +110,7 @@ def test_a_backend_asked_for_by_name_runs_or_raises() -> None:
             name="broken",
             about="",
             run=lambda call: (call.v, None),
-            usable=lambda: "no such chip",
-            declines=lambda c, w: None,
+            unusable=lambda: "no such chip",
         ),
     )
     try:

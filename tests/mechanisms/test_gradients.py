@@ -81,4 +81,4 @@ def test_zero_inputs_do_not_explode(mechanism: Mechanism) -> None:
         attend(mechanism, tensors["q"], tensors["k"], tensors["v"], scalars=scalars).sum().backward()
         for name in "qkv":
             grad = tensors[name].grad
-            assert grad is None or grad.abs().max() < 1e3, (which, name)
+            assert grad is None or grad.abs().max() < 5e3, (which, name)

@@ -46,7 +46,7 @@ def examine() -> dict[str, Any]:
     from keysift.kernels.attend import BACKENDS
 
     accelerator = torch.accelerator.current_accelerator()
-    reasons = {backend.name: backend.usable() for backend in BACKENDS}
+    reasons = {backend.name: backend.unusable() for backend in BACKENDS}
     return {
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
         "machine": {

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from keysift.core.errors import UnsupportedError
 from keysift.core.registry import Registry
+from keysift.kernels import blockwise, dense, native, screening_cpu
 from keysift.kernels import call as calls
-from keysift.kernels import dense
 from keysift.kernels.call import Call, Options, Scalars
 from keysift.mechanisms import find
 from keysift.mechanisms.spec import Mechanism
@@ -20,13 +20,14 @@ from keysift.mechanisms.spec import Mechanism
 
 @dataclass(frozen=True, kw_only=True)
 class Backend:
-    """One implementation. `usable` says why this machine cannot run it, `declines` why not a call; or None."""
+    """One implementation, and what speaks against it: on this machine, for a call, or only for choosing it unasked."""
 
     name: str
     about: str
     run: Callable[[Call], tuple[Tensor, Tensor | None]]
-    usable: Callable[[], str | None]
-    declines: Callable[[Call, bool], str | None]
+    unusable: Callable[[], str | None] = lambda: None
+    declines: Callable[[Call, bool], str | None] = lambda call, return_weights: None
+    not_worth: Callable[[Call], str | None] = lambda call: None
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,28 @@ class Choice:
 
 BACKENDS: Registry[Backend] = Registry("backend")  # in order of preference
 BACKENDS.add(
-    "dense",
+    "screening_cpu",
     Backend(
-        name="dense",
-        about="the definition in plain torch; memory grows with queries x keys",
-        run=dense.run,
-        usable=lambda: None,
-        declines=lambda call, return_weights: None,
+        name="screening_cpu",
+        about="the compiled kernel for screening: skips what is outside a window or refused, exactly",
+        run=screening_cpu.run,
+        unusable=native.unusable,
+        declines=screening_cpu.declines,
     ),
+)
+BACKENDS.add(
+    "blockwise",
+    Backend(
+        name="blockwise",
+        about="plain torch, block by block, for mechanisms that judge each key alone; memory grows with queries only",
+        run=blockwise.run,
+        declines=blockwise.declines,
+        not_worth=blockwise.not_worth,
+    ),
+)
+BACKENDS.add(
+    "dense",
+    Backend(name="dense", about="the definition in plain torch; memory grows with queries x keys", run=dense.run),
 )
 
 
@@ -144,10 +159,13 @@ def explain(
 
 
 def _choose(call: Call, backend: str, return_weights: bool) -> Choice:
-    candidates = list(BACKENDS) if backend == "auto" else [BACKENDS.find(backend)]
+    auto = backend == "auto"
+    candidates = list(BACKENDS) if auto else [BACKENDS.find(backend)]
     declined: dict[str, str] = {}
     for candidate in candidates:
-        reason = candidate.usable() or candidate.declines(call, return_weights)
+        reason = candidate.unusable() or candidate.declines(call, return_weights)
+        if auto and reason is None:
+            reason = candidate.not_worth(call)
         if reason is None:
             return Choice(candidate.name, declined)
         declined[candidate.name] = reason

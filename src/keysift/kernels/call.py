@@ -31,11 +31,22 @@ class Call:
     heads: int
     at: Tensor
     key_at: Tensor
+    counted: bool  # positions were not given: they count up to the last key
     causal: bool
     keep: Tensor | None
     bias: Tensor | None
     scale: float
     scalars: Mapping[str, Tensor]
+
+    @property
+    def consecutive(self) -> bool:
+        """Whether positions go up by one, alike in every head."""
+        if self.counted:
+            return True
+        # Looking at values would break a compiled graph.
+        if torch.compiler.is_compiling() or self.at.shape[1] > 1 or self.key_at.shape[1] > 1:
+            return False
+        return all(bool((x.diff(dim=-1) == 1).all()) for x in (self.at, self.key_at))
 
     def rows(self, queries: slice = slice(None), keys: slice = slice(None)) -> Rows:
         """Who sees whom in a part of the call; formed on demand, so that no backend must hold all of T x S."""
@@ -86,6 +97,7 @@ def check(
             f"{mechanism.name} is defined for keys at or before the query, so causal=False has no meaning for it; "
             f"leave causal=True"
         )
+    counted = at is None and key_at is None
     at, key_at = _positions(q, sizes, at, key_at)
     if keep is not None:
         keep = _keep(keep, sizes)
@@ -101,6 +113,7 @@ def check(
         heads=heads,
         at=at,
         key_at=key_at,
+        counted=counted,
         causal=causal,
         keep=keep,
         bias=bias,

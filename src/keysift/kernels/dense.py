@@ -13,15 +13,24 @@ from keysift.mechanisms.spec import Mechanism, Per, Rows
 
 def run(call: Call) -> tuple[Tensor, Tensor]:
     """Output B H T V and weights B H T S, in the type of the inputs."""
-    mechanism = call.mechanism
-    q, k, v, scalars = _expand(call)
-    for prepare in mechanism.prepare:
-        q, k, v = prepare(q, k, v, call.at, call.key_at, **_pick(mechanism, prepare, scalars))
-    weights = weigh(mechanism, _scores(call, q, k), call.rows(), scalars)
-    out = weights @ v
-    for finish in mechanism.finish:
-        out = finish(out, **_pick(mechanism, finish, scalars))
+    q, k, v, scalars = prepare(call)
+    weights = weigh(call.mechanism, _scores(call, q, k), call.rows(), scalars)
+    out = finish(call.mechanism, weights @ v, scalars)
     return out.to(call.v.dtype), weights.to(call.v.dtype)
+
+
+def prepare(call: Call) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+    """q, k and v of every head, in fp32 or better, brought to where scores are taken; and the scalars."""
+    q, k, v, scalars = _expand(call)
+    for step in call.mechanism.prepare:
+        q, k, v = step(q, k, v, call.at, call.key_at, **_pick(call.mechanism, step, scalars))
+    return q, k, v, scalars
+
+
+def finish(mechanism: Mechanism, out: Tensor, scalars: Mapping[str, Tensor]) -> Tensor:
+    for step in mechanism.finish:
+        out = step(out, **_pick(mechanism, step, scalars))
+    return out
 
 
 def weigh(mechanism: Mechanism, scores: tuple[Tensor, ...], rows: Rows, scalars: Mapping[str, Tensor]) -> Tensor:

@@ -26,7 +26,7 @@ def share(p: Tensor, also: Tensor | float = 0.0) -> Tensor:
 
 
 def unit(x: Tensor, eps: float = 1e-12) -> Tensor:
-    """x / max(|x|, eps). A zero vector stays zero and, having no direction, gets no gradient rather than one of 1/eps."""
+    """x / max(|x|, eps). A zero vector stays zero and, without a direction, gets no gradient: not one of 1/eps."""
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return torch.where(length > eps, x / length.clamp_min(eps), x.detach() / eps)
 

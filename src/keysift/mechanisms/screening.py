@@ -66,6 +66,13 @@ def prepare(
     return q_BHTK, k_BHSK, parts.unit(v_BHSV)
 
 
+def prepare_unturned(
+    q_BHTK: Tensor, k_BHSK: Tensor, v_BHSV: Tensor, at: Tensor, key_at: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Without MiPE, for the paper's ablation and for other position encodings."""
+    return parts.unit(q_BHTK), parts.unit(k_BHSK), parts.unit(v_BHSV)
+
+
 def trim(cosine: Tensor, acceptance: Tensor | float) -> Tensor:
     """Exactly zero iff the cosine is at most 1 - r, one iff it is 1."""
     return torch.relu(1 - (1 - cosine) / acceptance).square()
@@ -87,6 +94,7 @@ SCREENING = Mechanism(
     finish=(parts.tanh_norm,),
     cosine_scores=True,
     looks_back_only=True,
+    band="reach",
     scalars=(WINDOW, ACCEPTANCE, REACH),
     holds=frozenset(
         {

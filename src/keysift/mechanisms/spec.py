@@ -173,6 +173,7 @@ class Mechanism:
     key_maps: int = 1
     cosine_scores: bool = False
     looks_back_only: bool = False
+    band: str | None = None  # the scalar that bounds the distance at which a weight can differ from zero
     prepare: tuple[Prepare, ...] = ()
     finish: tuple[Finish, ...] = ()
     flat: frozenset[str] = frozenset()  # differentiable by type, but with zero gradient everywhere

@@ -1,0 +1,99 @@
+// Runs forward and backward over awkward shapes, for the sanitizers. Every buffer is exactly as long as the API says.
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <vector>
+
+#include "screening.h"
+
+namespace {
+
+struct Case {
+  int64_t batch, tiles, kv_tiles, queries, keys, key_width, value_width;
+  int32_t dtype;
+  uint32_t flags;
+  float window, acceptance;
+};
+
+struct Buffer {
+  std::vector<unsigned char> bytes;
+  keysift_view view;
+  Buffer(int64_t batch, int64_t tiles, int64_t rows, int64_t width, int32_t dtype)
+      : bytes(static_cast<size_t>(batch * tiles * rows * width * (dtype == KEYSIFT_F32 ? 4 : 2)), 0xff),
+        view{bytes.data(), tiles * rows * width, rows * width, width} {}
+};
+
+void fill(Buffer* to, int32_t dtype, std::mt19937* random, float shift) {
+  std::normal_distribution<float> normal(shift, 1.0f);
+  if (dtype == KEYSIFT_F32) {
+    float* x = reinterpret_cast<float*>(to->bytes.data());
+    for (size_t i = 0; i < to->bytes.size() / 4; ++i) x[i] = normal(*random);
+  } else {
+    // The top bits of a small fp32 number are a fine bf16, and some finite f16.
+    uint16_t* x = reinterpret_cast<uint16_t*>(to->bytes.data());
+    for (size_t i = 0; i < to->bytes.size() / 2; ++i) x[i] = static_cast<uint16_t>(0x3a00 + ((*random)() & 0x81ff));
+  }
+}
+
+void expect(int status, const char* what) {
+  if (status == KEYSIFT_OK) return;
+  std::fprintf(stderr, "%s: %s\n", what, keysift_last_error());
+  std::exit(1);
+}
+
+void run(const Case& c) {
+  std::mt19937 random(7);
+  Buffer q(c.batch, c.tiles, c.queries, c.key_width, c.dtype), k(c.batch, c.kv_tiles, c.keys, c.key_width, c.dtype);
+  Buffer v(c.batch, c.kv_tiles, c.keys, c.value_width, c.dtype);
+  Buffer u(c.batch, c.tiles, c.queries, c.value_width, c.dtype), du = u, dq = q, dk = k, dv = v;
+  for (Buffer* b : {&du, &dq, &dk, &dv}) b->view.data = b->bytes.data();
+  fill(&q, c.dtype, &random, 0.7f);
+  fill(&k, c.dtype, &random, 0.7f);
+  fill(&v, c.dtype, &random, 0.2f);
+  fill(&du, c.dtype, &random, 0.0f);
+  const size_t batch = static_cast<size_t>(c.batch), tiles = static_cast<size_t>(c.tiles);
+  const size_t rows = batch * tiles * static_cast<size_t>(c.queries);
+  std::vector<int64_t> q_at(batch), k_at(batch), k_begin(batch);
+  for (size_t b = 0; b < batch; ++b) {
+    k_at[b] = 131071 * static_cast<int64_t>(b);
+    q_at[b] = k_at[b] + c.keys - c.queries;
+    k_begin[b] = static_cast<int64_t>(b) * 3;
+  }
+  const std::vector<float> window(tiles, c.window), acceptance(tiles, c.acceptance);
+  std::vector<float> norm(rows), h(rows * static_cast<size_t>(c.value_width));
+  std::vector<double> dwindow(tiles), dreach(tiles), dacceptance(tiles);
+  const keysift_problem problem{c.batch, c.tiles, c.kv_tiles, c.queries, c.keys, c.key_width, c.value_width, c.dtype, c.flags,
+                                q.view, k.view, v.view, q_at.data(), k_at.data(), k_begin.data(), window.data(), nullptr,
+                                acceptance.data(), 256.0f};
+  const keysift_gradients gradients{dq.view, dk.view, dv.view, dwindow.data(), dreach.data(), dacceptance.data()};
+  expect(keysift_decode(&problem, &u.view), "decode");
+  expect(keysift_forward(&problem, &u.view, norm.data(), h.data()), "forward");
+  expect(keysift_backward(&problem, &u.view, norm.data(), nullptr, &du.view, &gradients), "backward from u");
+  expect(keysift_backward(&problem, nullptr, norm.data(), h.data(), &du.view, &gradients), "backward from h");
+}
+
+}  // namespace
+
+int main() {
+  const int64_t lengths[][2] = {{1, 1}, {15, 15}, {63, 64}, {65, 65}, {1, 130}, {200, 7}, {70, 600}, {0, 5}, {5, 0}};
+  const int64_t widths[][2] = {{16, 64}, {32, 128}, {3, 5}, {40, 100}};
+  int count = 0;
+  for (int64_t threads : {1, 3}) {
+    keysift_set_threads(nullptr, nullptr, threads);
+    for (const auto& length : lengths) {
+      for (const auto& width : widths) {
+        for (int32_t dtype : {KEYSIFT_F32, KEYSIFT_BF16, KEYSIFT_F16}) {
+          for (float window : {0.7f, 17.0f, INFINITY}) {
+            for (float acceptance : {0.3f, 1.0f}) {
+              run({2, 4, 2, length[0], length[1], width[0], width[1], dtype, 0, window, acceptance});
+              ++count;
+            }
+          }
+        }
+      }
+    }
+  }
+  run({1, 1, 1, 70, 70, 1, 1, KEYSIFT_F32, KEYSIFT_NO_ROTATION | KEYSIFT_NO_TANH, 30.0f, 0.9f});
+  std::printf("%s: %d cases\n", keysift_isa(), count + 1);
+}

@@ -1,0 +1,19 @@
+// Picks the variant of the kernels this machine runs.
+#pragma once
+
+#include "plan.h"
+
+namespace keysift {
+
+using KernelsFor = Kernels (*)(int64_t key_width, int64_t value_width);
+
+struct Isa {
+  const char* name;      // NULL if KEYSIFT_ISA cannot be met
+  KernelsFor kernels;
+  char error[160];
+};
+
+// Decided once, when first asked.
+const Isa& isa();
+
+}  // namespace keysift

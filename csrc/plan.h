@@ -1,0 +1,69 @@
+// What the dispatcher hands to the kernels: plain data only, because it is shared by code compiled for different
+// instruction sets.
+#pragma once
+
+#include <stdint.h>
+
+#include "screening.h"
+
+namespace keysift {
+
+constexpr int kBlock = 64;       // keys judged at a time: one bit each in a 64-bit word
+constexpr int kBatch = 16;       // queries judged against a block before values are touched
+constexpr int64_t kSlab = 512;   // keys whose gradients are gathered together in backward (fits L2)
+constexpr int64_t kEverything = INT64_MAX / 4;
+constexpr double kUnitEps = 1e-12;
+
+struct Tile {
+  int64_t span;        // distances 0 .. span-1 are seen
+  float acceptance;
+  float threshold;     // 1 - acceptance: a key passes if its score is greater
+  double inverse;      // 1 / acceptance
+  double quarter_turn; // pi / 2 / reach, the Softmask's half angle per position; 0 when reach is infinite
+  bool fades;          // reach is finite
+  bool turns;          // MiPE is not the identity
+  double turns_per_position;
+  double turn_slope;   // d(angle per position) / d(window), radians
+};
+
+struct Plan {
+  keysift_problem problem;
+  const Tile* tiles;
+  keysift_view u;
+  float* norm;
+  float* h;       // (batch, tiles, queries, value width), or NULL
+  int64_t chunk;  // queries per forward task, a multiple of kBatch
+  // Backward only.
+  keysift_view du;
+  keysift_gradients gradients;
+};
+
+struct Sums {
+  double window, reach, acceptance;
+};
+
+// Keys [first_key, last_key) of one kv tile, against every query tile that reads it.
+struct BackwardTask {
+  int64_t batch, kv_tile, first_key, last_key;
+  int64_t first_query, last_query;  // the queries that see any of these keys; first_query is a multiple of kBatch
+  float* dq;                        // (group, last_query - first_query, padded key width), turned coordinates
+  Sums* sums;                       // (group)
+};
+
+struct Kernels {
+  int64_t (*padded)(int64_t width);
+  int64_t (*forward_scratch)(const Plan&);
+  void (*forward)(const Plan&, int64_t batch, int64_t tile, int64_t first_query, char* scratch);
+  int64_t (*backward_scratch)(const Plan&, const BackwardTask&);
+  void (*backward)(const Plan&, const BackwardTask&, char* scratch);
+  // Adds the dq of `count` tasks over queries [first, last) in order and writes the gradient of q.
+  void (*finish_dq)(const Plan&, const BackwardTask* tasks, int64_t count, int64_t tile, char* scratch);
+  int64_t (*finish_scratch)(const Plan&);
+};
+
+static inline int64_t query_offset(const keysift_problem& p, int64_t b) {
+  return (p.q_at ? p.q_at[b] : 0) - (p.k_at ? p.k_at[b] : 0);
+}
+static inline int64_t first_key(const keysift_problem& p, int64_t b) { return p.k_begin ? p.k_begin[b] : 0; }
+
+}  // namespace keysift

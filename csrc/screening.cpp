@@ -1,0 +1,316 @@
+// The C API: checks the arguments, prepares each tile's constants, cuts the work into tasks.
+#include "screening.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <numeric>
+#include <vector>
+
+#include "isa.h"
+#include "parallel.h"
+#include "plan.h"
+
+namespace keysift {
+namespace {
+
+constexpr double kPi = 3.14159265358979323846;
+constexpr int64_t kFarthest = int64_t{1} << 60;
+constexpr int64_t kChunk = 512;
+constexpr int64_t kBackwardTasks = 32;
+// Below this many key visits a second thread costs more than it brings.
+constexpr int64_t kSerialVisits = 1 << 14;
+
+thread_local char last_error[256] = "";
+
+__attribute__((format(printf, 2, 3))) int fail(int status, const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(last_error, sizeof last_error, format, arguments);
+  va_end(arguments);
+  return status;
+}
+
+int fail_run(int status) {
+  if (status == KEYSIFT_NO_MEMORY) return fail(status, "out of memory for scratch space");
+  return fail(status, "the parallel-for given to keysift_set_threads failed");
+}
+
+int check(const keysift_problem* p) {
+  if (!p) return fail(KEYSIFT_BAD_ARGUMENT, "problem is NULL");
+  const int64_t sizes[] = {p->batch, p->tiles, p->kv_tiles, p->queries, p->keys, p->key_width, p->value_width};
+  const char* names[] = {"batch", "tiles", "kv_tiles", "queries", "keys", "key_width", "value_width"};
+  for (int x = 0; x < 7; ++x) {
+    const bool may_be_empty = x == 0 || x == 3 || x == 4;
+    if (sizes[x] < (may_be_empty ? 0 : 1) || sizes[x] > kFarthest) {
+      return fail(KEYSIFT_BAD_ARGUMENT, "%s is %lld; expected at least %d", names[x], static_cast<long long>(sizes[x]),
+                  may_be_empty ? 0 : 1);
+    }
+  }
+  if (p->tiles % p->kv_tiles != 0) {
+    return fail(KEYSIFT_BAD_ARGUMENT, "tiles (%lld) is not a multiple of kv_tiles (%lld)", static_cast<long long>(p->tiles),
+                static_cast<long long>(p->kv_tiles));
+  }
+  if (p->dtype < KEYSIFT_F32 || p->dtype > KEYSIFT_F16) return fail(KEYSIFT_BAD_ARGUMENT, "dtype %d is unknown", p->dtype);
+  if (p->flags & ~static_cast<uint32_t>(KEYSIFT_NO_ROTATION | KEYSIFT_NO_TANH)) {
+    return fail(KEYSIFT_BAD_ARGUMENT, "flags %u has unknown bits", p->flags);
+  }
+  if (p->key_width < 2 && !(p->flags & KEYSIFT_NO_ROTATION)) {
+    return fail(KEYSIFT_BAD_ARGUMENT, "key_width is 1, but the rotation needs 2; pass KEYSIFT_NO_ROTATION");
+  }
+  if (!p->window || !p->acceptance) return fail(KEYSIFT_BAD_ARGUMENT, "window and acceptance must not be NULL");
+  if (!(p->w_th > 0)) return fail(KEYSIFT_BAD_ARGUMENT, "w_th is %g; expected a positive number", static_cast<double>(p->w_th));
+  for (int64_t h = 0; h < p->tiles; ++h) {
+    const float reach = p->reach ? p->reach[h] : p->window[h];
+    if (!(p->window[h] > 0) || !(reach > 0) || !(p->acceptance[h] > 0 && p->acceptance[h] <= 1)) {
+      return fail(KEYSIFT_BAD_ARGUMENT, "tile %lld: window %g, reach %g, acceptance %g; expected > 0, > 0 and in (0, 1]",
+                  static_cast<long long>(h), static_cast<double>(p->window[h]), static_cast<double>(reach),
+                  static_cast<double>(p->acceptance[h]));
+    }
+  }
+  for (int64_t b = 0; b < p->batch; ++b) {
+    const int64_t q_at = p->q_at ? p->q_at[b] : 0, k_at = p->k_at ? p->k_at[b] : 0;
+    if (q_at > kFarthest || q_at < -kFarthest || k_at > kFarthest || k_at < -kFarthest || first_key(*p, b) < 0) {
+      return fail(KEYSIFT_BAD_ARGUMENT, "batch row %lld: q_at %lld, k_at %lld, k_begin %lld are out of range",
+                  static_cast<long long>(b), static_cast<long long>(q_at), static_cast<long long>(k_at),
+                  static_cast<long long>(first_key(*p, b)));
+    }
+  }
+  const bool empty = p->batch == 0 || p->queries == 0;
+  if ((!empty && !p->q.data) || (p->batch > 0 && p->keys > 0 && (!p->k.data || !p->v.data))) {
+    return fail(KEYSIFT_BAD_ARGUMENT, "q, k and v must not be NULL");
+  }
+  if (!isa().name) return fail(KEYSIFT_BAD_ISA, "%s", isa().error);
+  return KEYSIFT_OK;
+}
+
+Tile tile_of(const keysift_problem& p, int64_t h) {
+  const double w = static_cast<double>(p.window[h]);
+  const double w_th = static_cast<double>(p.w_th);
+  const float reach = p.reach ? p.reach[h] : p.window[h];
+  Tile tile{};
+  tile.fades = std::isfinite(reach);
+  // An integer d satisfies d < reach exactly when d < ceil(reach).
+  tile.span = reach < 1e18f ? static_cast<int64_t>(std::ceil(static_cast<double>(reach))) : kEverything;
+  tile.acceptance = p.acceptance[h];
+  tile.threshold = 1.0f - tile.acceptance;
+  tile.inverse = 1.0 / static_cast<double>(tile.acceptance);
+  tile.quarter_turn = tile.fades ? kPi / 2 / static_cast<double>(reach) : 0.0;
+  if (!(p.flags & KEYSIFT_NO_ROTATION) && w < w_th) {
+    const double gamma = (std::cos(kPi * w / w_th) + 1) / 2;
+    const double gamma_slope = -kPi / (2 * w_th) * std::sin(kPi * w / w_th);
+    tile.turns = true;
+    tile.turns_per_position = gamma / (2 * w);
+    tile.turn_slope = kPi * (gamma_slope * w - gamma) / (w * w);
+  }
+  return tile;
+}
+
+std::vector<Tile> tiles_of(const keysift_problem& p) {
+  std::vector<Tile> tiles;
+  for (int64_t h = 0; h < p.tiles; ++h) tiles.push_back(tile_of(p, h));
+  return tiles;
+}
+
+// Keys a chunk of queries visits, for sharing out work; not exact at the ends.
+int64_t visits(const keysift_problem& p, const Tile& tile, int64_t queries) {
+  return std::min(p.keys, tile.span > p.keys ? p.keys : tile.span + queries);
+}
+
+int forward(const keysift_problem* problem, const keysift_view* u, float* norm, float* h) {
+  const int status = check(problem);
+  if (status != KEYSIFT_OK) return status;
+  const keysift_problem& p = *problem;
+  if (p.batch == 0 || p.queries == 0) return KEYSIFT_OK;
+  if (!u || !u->data) return fail(KEYSIFT_BAD_ARGUMENT, "u must not be NULL");
+
+  const std::vector<Tile> tiles = tiles_of(p);
+  std::vector<int64_t> order(tiles.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](int64_t x, int64_t y) { return tiles[x].span > tiles[y].span; });
+
+  int64_t threads = thread_count();
+  int64_t total = 0;
+  for (const Tile& tile : tiles) total += p.batch * p.queries * visits(p, tile, 0) / 64 + p.batch * visits(p, tile, p.queries);
+  if (total < kSerialVisits) threads = 1;
+  const int64_t rows = p.batch * p.tiles * p.queries;
+  const int64_t share = (rows / (4 * threads) + kBatch) / kBatch * kBatch;
+  Plan plan{p, tiles.data(), *u, norm, h, 0, {}, {}};
+  plan.chunk = std::min(std::min(kChunk, std::max<int64_t>(share, kBlock)), (p.queries + kBatch - 1) / kBatch * kBatch);
+
+  const Kernels kernels = isa().kernels(p.key_width, p.value_width);
+  const int64_t chunks = (p.queries + plan.chunk - 1) / plan.chunk;
+  const int64_t per_tile = p.batch * chunks;
+  const int run = run_tasks(p.tiles * per_tile, threads, kernels.forward_scratch(plan), [&](int64_t task, char* scratch) {
+    // Longest windows first, and of each tile the last queries first: the lightest tasks even out the end.
+    const int64_t h = order[static_cast<size_t>(task / per_tile)];
+    const int64_t chunk = chunks - 1 - task % per_tile / p.batch;
+    kernels.forward(plan, task % p.batch, h, chunk * plan.chunk, scratch);
+  });
+  return run == KEYSIFT_OK ? run : fail_run(run);
+}
+
+struct Freed {
+  void operator()(float* p) const { std::free(p); }
+};
+
+// One kv tile of one batch row: its tasks, and what they leave for finish_dq.
+struct KvTile {
+  std::vector<BackwardTask> tasks;
+  std::vector<std::unique_ptr<float, Freed>> dq;
+  std::vector<Sums> sums;  // (task, group)
+  std::atomic<int64_t> open{0};
+};
+
+// Cuts the keys of a kv tile into at most `parts` ranges of about equal work.
+void cut(const keysift_problem& p, const std::vector<Tile>& tiles, int64_t b, int64_t kv, int64_t parts, KvTile* out) {
+  const int64_t group = p.tiles / p.kv_tiles, offset = query_offset(p, b);
+  auto seen_by = [&](const Tile& tile, int64_t from, int64_t to, int64_t* first, int64_t* last) {
+    *first = std::clamp<int64_t>(from - offset, 0, p.queries);
+    *last = std::max(*first, std::clamp<int64_t>(to - 1 - offset + tile.span, 0, p.queries));
+  };
+  const int64_t slabs = std::max<int64_t>(1, (p.keys + kSlab - 1) / kSlab);
+  std::vector<double> work(static_cast<size_t>(slabs) + 1, 0.0);
+  for (int64_t s = 0; s < slabs; ++s) {
+    double here = 1;
+    for (int64_t h = kv * group; h < (kv + 1) * group; ++h) {
+      int64_t first, last;
+      seen_by(tiles[h], s * kSlab, (s + 1) * kSlab, &first, &last);
+      here += static_cast<double>(last - first);
+    }
+    work[s + 1] = work[s] + here;
+  }
+  int64_t from = 0;
+  for (int64_t part = 1; part <= parts && from < slabs; ++part) {
+    const double until = work[slabs] * static_cast<double>(part) / static_cast<double>(parts);
+    int64_t to = from + 1;
+    while (to < slabs && work[to + 1] <= until * (1 + 1e-12)) ++to;
+    if (part == parts) to = slabs;
+    BackwardTask task{b, kv, from * kSlab, std::min(p.keys, to * kSlab), p.queries, 0, nullptr, nullptr};
+    for (int64_t h = kv * group; h < (kv + 1) * group; ++h) {
+      int64_t first, last;
+      seen_by(tiles[h], task.first_key, task.last_key, &first, &last);
+      task.first_query = std::min(task.first_query, first);
+      task.last_query = std::max(task.last_query, last);
+    }
+    task.first_query = task.first_query / kBatch * kBatch;
+    task.last_query = std::max(task.first_query, (task.last_query + kBatch - 1) / kBatch * kBatch);
+    out->tasks.push_back(task);
+    from = to;
+  }
+  out->sums.assign(out->tasks.size() * static_cast<size_t>(group), Sums{0, 0, 0});
+  out->dq.resize(out->tasks.size());
+  out->open = static_cast<int64_t>(out->tasks.size());
+}
+
+int backward(const keysift_problem* problem, const keysift_view* u, const float* norm, const float* h, const keysift_view* du,
+             const keysift_gradients* gradients) {
+  const int status = check(problem);
+  if (status != KEYSIFT_OK) return status;
+  const keysift_problem& p = *problem;
+  if (!gradients || !gradients->dwindow || !gradients->dreach || !gradients->dacceptance) {
+    return fail(KEYSIFT_BAD_ARGUMENT, "gradients, dwindow, dreach and dacceptance must not be NULL");
+  }
+  for (int64_t h = 0; h < p.tiles; ++h) gradients->dwindow[h] = gradients->dreach[h] = gradients->dacceptance[h] = 0;
+  if (p.batch == 0) return KEYSIFT_OK;
+  const bool has_queries = p.queries > 0, has_keys = p.keys > 0, keeps_tanh = !(p.flags & KEYSIFT_NO_TANH);
+  if ((has_queries && (!gradients->dq.data || !du || !du->data)) || (has_keys && (!gradients->dk.data || !gradients->dv.data)) ||
+      (has_queries && keeps_tanh && (!norm || !(h || (u && u->data))))) {
+    return fail(KEYSIFT_BAD_ARGUMENT, "du, dq, dk and dv (and, with TanhNorm, norm and one of u and h) must not be NULL");
+  }
+
+  const std::vector<Tile> tiles = tiles_of(p);
+  const int64_t group = p.tiles / p.kv_tiles;
+  const int64_t threads = thread_count();
+  // A fixed number, so that the order of additions does not follow the number of threads.
+  const int64_t wanted = threads <= 16 ? kBackwardTasks : 2 * threads;
+  const int64_t parts = (wanted + p.batch * p.kv_tiles - 1) / (p.batch * p.kv_tiles);
+  std::vector<KvTile> kv_tiles(static_cast<size_t>(p.batch * p.kv_tiles));
+  std::vector<std::pair<size_t, size_t>> order;
+  for (size_t x = 0; x < kv_tiles.size(); ++x) {
+    cut(p, tiles, static_cast<int64_t>(x) / p.kv_tiles, static_cast<int64_t>(x) % p.kv_tiles, parts, &kv_tiles[x]);
+  }
+  // Heavy tiles first; the tasks of a tile stay together, so few tiles hold their dq buffers at a time.
+  std::vector<size_t> heavy(kv_tiles.size());
+  std::iota(heavy.begin(), heavy.end(), 0);
+  auto weight = [&](size_t x) {
+    double w = 0;
+    for (int64_t g = 0; g < group; ++g) {
+      w += static_cast<double>(std::min(tiles[x % p.kv_tiles * group + g].span, p.queries));
+    }
+    return w;
+  };
+  std::stable_sort(heavy.begin(), heavy.end(), [&](size_t x, size_t y) { return weight(x) > weight(y); });
+  for (size_t x : heavy) {
+    for (size_t t = 0; t < kv_tiles[x].tasks.size(); ++t) order.emplace_back(x, t);
+  }
+
+  const keysift_view none{nullptr, 0, 0, 0};
+  Plan plan{p, tiles.data(), u ? *u : none, const_cast<float*>(norm), const_cast<float*>(h), 0, du ? *du : none, *gradients};
+  const Kernels kernels = isa().kernels(p.key_width, p.value_width);
+  int64_t bytes = kernels.finish_scratch(plan);
+  for (const KvTile& tile : kv_tiles) {
+    for (const BackwardTask& task : tile.tasks) bytes = std::max(bytes, kernels.backward_scratch(plan, task));
+  }
+  const int64_t pad = kernels.padded(p.key_width);
+  const int run = run_tasks(static_cast<int64_t>(order.size()), threads, bytes, [&](int64_t index, char* scratch) {
+    KvTile& tile = kv_tiles[order[index].first];
+    const size_t t = order[index].second;
+    BackwardTask& task = tile.tasks[t];
+    const size_t floats = static_cast<size_t>(group * (task.last_query - task.first_query) * pad);
+    void* dq = nullptr;
+    if (posix_memalign(&dq, 64, floats * 4 + 64) != 0) throw std::bad_alloc();
+    tile.dq[t].reset(static_cast<float*>(dq));
+    task.dq = tile.dq[t].get();
+    task.sums = tile.sums.data() + t * static_cast<size_t>(group);
+    kernels.backward(plan, task, scratch);
+    if (--tile.open > 0) return;
+    for (int64_t g = 0; g < group; ++g) {
+      kernels.finish_dq(plan, tile.tasks.data(), static_cast<int64_t>(tile.tasks.size()), task.kv_tile * group + g, scratch);
+    }
+    for (auto& buffer : tile.dq) buffer.reset();
+  });
+  if (run != KEYSIFT_OK) return fail_run(run);
+  for (size_t x = 0; x < kv_tiles.size(); ++x) {
+    for (size_t s = 0; s < kv_tiles[x].sums.size(); ++s) {
+      const int64_t h = static_cast<int64_t>(x) % p.kv_tiles * group + static_cast<int64_t>(s) % group;
+      gradients->dwindow[h] += kv_tiles[x].sums[s].window;
+      gradients->dreach[h] += kv_tiles[x].sums[s].reach;
+      gradients->dacceptance[h] += kv_tiles[x].sums[s].acceptance;
+    }
+  }
+  return KEYSIFT_OK;
+}
+
+// No exception may cross the C boundary.
+template <class Body>
+int guarded(Body body) {
+  try {
+    return body();
+  } catch (const std::exception&) {
+    return fail_run(KEYSIFT_NO_MEMORY);
+  }
+}
+
+}  // namespace
+}  // namespace keysift
+
+int keysift_forward(const keysift_problem* problem, const keysift_view* u, float* norm, float* h) {
+  return keysift::guarded([&] { return keysift::forward(problem, u, norm, h); });
+}
+
+int keysift_decode(const keysift_problem* problem, const keysift_view* u) { return keysift_forward(problem, u, nullptr, nullptr); }
+
+int keysift_backward(const keysift_problem* problem, const keysift_view* u, const float* norm, const float* h,
+                     const keysift_view* du, const keysift_gradients* gradients) {
+  return keysift::guarded([&] { return keysift::backward(problem, u, norm, h, du, gradients); });
+}
+
+const char* keysift_isa(void) { return keysift::isa().name; }
+
+const char* keysift_last_error(void) { return keysift::last_error; }

@@ -1,0 +1,163 @@
+// A thin layer over the compiler's vector extensions: arithmetic is plain operators, and only what the extensions
+// cannot say (compare to bits, gather, horizontal sum) has an intrinsic per instruction set.
+//
+// Everything sits in a namespace named after the variant, and code compiled per variant uses no standard-library
+// templates: an inline function shared between variants would be merged by the linker into one, possibly the AVX-512 one.
+#pragma once
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__x86_64__) || defined(__i386__)
+#include <immintrin.h>
+#endif
+
+#define KEYSIFT_INLINE inline __attribute__((always_inline))
+#if defined(__clang__)
+#define KEYSIFT_UNROLL _Pragma("unroll")
+#else
+#define KEYSIFT_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+namespace keysift {
+namespace KEYSIFT_VARIANT {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8;
+#else
+constexpr int kLanes = 4;
+#endif
+
+typedef float vf __attribute__((vector_size(kLanes * 4)));
+typedef int32_t vi __attribute__((vector_size(kLanes * 4)));
+
+template <class A>
+KEYSIFT_INLINE A smaller(A a, A b) { return b < a ? b : a; }
+template <class A>
+KEYSIFT_INLINE A larger(A a, A b) { return a < b ? b : a; }
+template <class A>
+KEYSIFT_INLINE A clamp(A x, A low, A high) { return smaller(larger(x, low), high); }
+
+// Half as many lanes, for sums in fp64.
+typedef float vh __attribute__((vector_size(kLanes * 2)));
+typedef double vd __attribute__((vector_size(kLanes * 4)));
+
+KEYSIFT_INLINE vd load_wide(const float* p) {
+  vh x;
+  memcpy(&x, p, sizeof x);
+  return __builtin_convertvector(x, vd);
+}
+
+KEYSIFT_INLINE vf load(const float* p) {
+  vf x;
+  memcpy(&x, p, sizeof x);
+  return x;
+}
+KEYSIFT_INLINE vi load(const int32_t* p) {
+  vi x;
+  memcpy(&x, p, sizeof x);
+  return x;
+}
+KEYSIFT_INLINE void store(float* p, vf x) { memcpy(p, &x, sizeof x); }
+
+// x - 0 is x for every float, so the compiler may drop the subtraction; x + 0 it may not (x = -0).
+KEYSIFT_INLINE vf all(float x) { return x - vf{}; }
+KEYSIFT_INLINE vi all(int32_t x) { return x - vi{}; }
+
+KEYSIFT_INLINE vi lane_numbers() {
+  vi x{};
+  for (int l = 0; l < kLanes; ++l) x[l] = l;
+  return x;
+}
+
+KEYSIFT_INLINE vf to_float(vi x) { return __builtin_convertvector(x, vf); }
+
+// A NaN stays: it must reach the caller, not be taken for a refused key.
+KEYSIFT_INLINE vf not_below_zero(vf x) { return x < vf{} ? vf{} : x; }
+
+KEYSIFT_INLINE vf gather(const float* base, vi index) {
+#if defined(__AVX512F__)
+  // The unmasked form makes gcc 12 warn about its own header.
+  return (vf)_mm512_mask_i32gather_ps(_mm512_setzero_ps(), 0xffff, (__m512i)index, base, 4);
+#elif defined(__AVX2__)
+  return (vf)_mm256_i32gather_ps(base, (__m256i)index, 4);
+#else
+  vf x{};
+  for (int l = 0; l < kLanes; ++l) x[l] = base[index[l]];
+  return x;
+#endif
+}
+
+// Bit l is set unless a[l] <= b[l]; so it is set for a NaN.
+KEYSIFT_INLINE uint32_t bits_not_below(vf a, vf b) {
+#if defined(__AVX512F__)
+  return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_NLE_UQ);
+#elif defined(__AVX2__)
+  return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_NLE_UQ)));
+#elif defined(__SSE2__)
+  return static_cast<uint32_t>(_mm_movemask_ps(_mm_cmpnle_ps((__m128)a, (__m128)b)));
+#else
+  uint32_t bits = 0;
+  const vi passed = ~(a <= b);
+  for (int l = 0; l < kLanes; ++l) bits |= (static_cast<uint32_t>(passed[l]) & 1u) << l;
+  return bits;
+#endif
+}
+
+KEYSIFT_INLINE vf keep(uint32_t bits, vf x) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_maskz_mov_ps(static_cast<__mmask16>(bits), (__m512)x);
+#else
+  vi one{};
+  for (int l = 0; l < kLanes; ++l) one[l] = 1 << l;
+  return (all(static_cast<int32_t>(bits)) & one) != vi{} ? x : vf{};
+#endif
+}
+
+// Which lane of (a, b) goes to lane l when two vectors are folded at `distance`: lanes with that bit clear take
+// from a, the others from b; `other` asks for the partner at that distance.
+constexpr int fold_lane(int l, int distance, bool other) {
+  return ((l & distance) ? kLanes : 0) + (other ? l ^ distance : l);
+}
+
+#define KEYSIFT_LANES4(f, l) f(l), f(l + 1), f(l + 2), f(l + 3)
+#if defined(__AVX512F__)
+#define KEYSIFT_LANES(f) KEYSIFT_LANES4(f, 0), KEYSIFT_LANES4(f, 4), KEYSIFT_LANES4(f, 8), KEYSIFT_LANES4(f, 12)
+#elif defined(__AVX2__)
+#define KEYSIFT_LANES(f) KEYSIFT_LANES4(f, 0), KEYSIFT_LANES4(f, 4)
+#else
+#define KEYSIFT_LANES(f) KEYSIFT_LANES4(f, 0)
+#endif
+#define KEYSIFT_OWN(l) fold_lane(l, Distance, false)
+#define KEYSIFT_PARTNER(l) fold_lane(l, Distance, true)
+
+template <int Distance>
+KEYSIFT_INLINE vf fold(vf a, vf b) {
+  return __builtin_shufflevector(a, b, KEYSIFT_LANES(KEYSIFT_OWN)) +
+         __builtin_shufflevector(a, b, KEYSIFT_LANES(KEYSIFT_PARTNER));
+}
+
+// Lane l of the result is the sum of x[l]. x is overwritten.
+template <int Distance = kLanes / 2>
+KEYSIFT_INLINE vf sums(vf (&x)[kLanes]) {
+  KEYSIFT_UNROLL for (int i = 0; i < Distance; ++i) x[i] = fold<Distance>(x[i], x[i + Distance]);
+  if constexpr (Distance > 1) return sums<Distance / 2>(x);
+  return x[0];
+}
+
+template <int Distance = kLanes / 2>
+KEYSIFT_INLINE float sum(vf x) {
+  x = fold<Distance>(x, x);
+  if constexpr (Distance > 1) return sum<Distance / 2>(x);
+  return x[0];
+}
+
+#undef KEYSIFT_PARTNER
+#undef KEYSIFT_OWN
+#undef KEYSIFT_LANES
+#undef KEYSIFT_LANES4
+
+}  // namespace KEYSIFT_VARIANT
+}  // namespace keysift

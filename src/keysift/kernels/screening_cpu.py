@@ -1,0 +1,210 @@
+"""Screening through the compiled kernel: windows and exact zeros turned into speed, forward and backward.
+
+Two operators, `keysift::screening` and `keysift::screening_backward`, registered with torch so that autograd and
+torch.compile know them. Without gradients the library is called directly, past the dispatcher.
+
+Letters: B batch, H tiles, G kv tiles, T queries, S keys, K key width, V value width.
+"""
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from keysift.kernels import native
+from keysift.kernels.call import Call
+from keysift.kernels.native import Gradients, Problem, View
+from keysift.mechanisms import parts, screening
+
+FEW_QUERIES = 16
+
+
+def declines(call: Call, return_weights: bool) -> str | None:
+    if _flags(call) is None:
+        return f"it computes screening, not {call.mechanism.name}"
+    if return_weights:
+        return "it never forms the weights"
+    if call.q.device.type != "cpu":
+        return f"the tensors are on {call.q.device.type}"
+    if call.q.dtype not in native.DTYPES:
+        return f"{call.q.dtype} is not supported"
+    if call.keep is not None:
+        return "a keep mask was given"
+    if not call.consecutive:
+        return "positions are not consecutive, or differ from head to head"
+    return None
+
+
+def run(call: Call) -> tuple[Tensor, None]:
+    flags = _flags(call)
+    assert flags is not None, "declined"
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (call.q, call.k, call.v))
+    window, reach, acceptance = (call.scalars[n][:, 0, 0].contiguous() for n in ("window", "reach", "acceptance"))
+    batch = q.shape[0]
+    at, key_at = (x[:, 0, 0].expand(batch).contiguous() for x in (call.at, call.key_at))
+    learning = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, window, reach, acceptance))
+    if learning or torch.compiler.is_compiling():
+        return _screening(q, k, v, window, reach, acceptance, at, key_at, flags)[0], None
+    return _forward(q, k, v, window, reach, acceptance, at, key_at, flags, for_backward=False)[0], None
+
+
+def _flags(call: Call) -> int | None:
+    """Which pieces of screening the mechanism leaves out, or None if it is another mechanism."""
+    mechanism = call.mechanism
+    turning = {(screening.prepare,): 0, (screening.prepare_unturned,): native.NO_ROTATION}
+    norming = {(parts.tanh_norm,): 0, (): native.NO_TANH}
+    if mechanism.weigh is not screening.weigh:
+        return None
+    if mechanism.prepare not in turning or mechanism.finish not in norming:
+        return None
+    return turning[mechanism.prepare] | norming[mechanism.finish]
+
+
+def _problem(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    window: Tensor,
+    reach: Tensor,
+    acceptance: Tensor,
+    at: Tensor,
+    key_at: Tensor,
+    flags: int,
+) -> Problem:
+    return Problem(
+        *(q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3]),
+        *(native.DTYPES[q.dtype], flags),
+        *(View.of(q), View.of(k), View.of(v)),
+        *(at.data_ptr(), key_at.data_ptr(), None),
+        *(window.data_ptr(), reach.data_ptr(), acceptance.data_ptr()),
+        screening.WINDOW_THRESHOLD,
+    )
+
+
+def _forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    window: Tensor,
+    reach: Tensor,
+    acceptance: Tensor,
+    at: Tensor,
+    key_at: Tensor,
+    flags: int,
+    *,
+    for_backward: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    problem = _problem(q, k, v, window, reach, acceptance, at, key_at, flags)
+    u = torch.empty(*q.shape[:3], v.shape[3], dtype=q.dtype)
+    library = native.library()
+    if not for_backward and q.shape[2] <= FEW_QUERIES:
+        native.check(library.keysift_decode(ctypes.byref(problem), ctypes.byref(View.of(u))))
+        return u, u, u
+    norm = torch.empty(q.shape[:3] if for_backward else (0,))
+    # In half precision u is too coarse to give the direction of h back.
+    h = torch.empty(u.shape if for_backward and q.dtype != torch.float32 else (0,))
+    kept = [native.pointer(x if x.numel() else None) for x in (norm, h)]
+    native.check(library.keysift_forward(ctypes.byref(problem), ctypes.byref(View.of(u)), *kept))
+    return u, norm, h
+
+
+@torch.library.custom_op("keysift::screening", mutates_args=())
+def _screening(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    window: Tensor,
+    reach: Tensor,
+    acceptance: Tensor,
+    at: Tensor,
+    key_at: Tensor,
+    flags: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """u, |h|, and h where the type of u is too coarse to give it back."""
+    return _forward(q, k, v, window, reach, acceptance, at, key_at, flags, for_backward=True)
+
+
+@_screening.register_fake
+def _(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    window: Tensor,
+    reach: Tensor,
+    acceptance: Tensor,
+    at: Tensor,
+    key_at: Tensor,
+    flags: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    u = q.new_empty(*q.shape[:3], v.shape[3])
+    norm = q.new_empty(q.shape[:3], dtype=torch.float32)
+    h = q.new_empty((0,) if q.dtype == torch.float32 else u.shape, dtype=torch.float32)
+    return u, norm, h
+
+
+@torch.library.custom_op("keysift::screening_backward", mutates_args=())
+def _screening_backward(
+    du: Tensor,
+    u: Tensor,
+    norm: Tensor,
+    h: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    window: Tensor,
+    reach: Tensor,
+    acceptance: Tensor,
+    at: Tensor,
+    key_at: Tensor,
+    flags: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    problem = _problem(q, k, v, window, reach, acceptance, at, key_at, flags)
+    du = du if du.stride(-1) == 1 and du.dtype == u.dtype else du.to(u.dtype).contiguous()
+    dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype) for x in (q, k, v))
+    dwindow, dreach, dacceptance = (torch.empty(q.shape[1], dtype=torch.float64) for _ in range(3))
+    gradients = Gradients(*(View.of(x) for x in (dq, dk, dv)), *(x.data_ptr() for x in (dwindow, dreach, dacceptance)))
+    native.check(
+        native.library().keysift_backward(
+            ctypes.byref(problem),
+            ctypes.byref(View.of(u)),
+            native.pointer(norm),
+            native.pointer(h if h.numel() else None),
+            ctypes.byref(View.of(du)),
+            ctypes.byref(gradients),
+        )
+    )
+    return dq, dk, dv, dwindow.float(), dreach.float(), dacceptance.float()
+
+
+@_screening_backward.register_fake
+def _(
+    du: Tensor,
+    u: Tensor,
+    norm: Tensor,
+    h: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    window: Tensor,
+    reach: Tensor,
+    acceptance: Tensor,
+    at: Tensor,
+    key_at: Tensor,
+    flags: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    like = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v)]
+    return (*like, *(torch.empty_like(window) for _ in range(3)))  # type: ignore[return-value]
+
+
+def _keep(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[object, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, flags = inputs
+    ctx.save_for_backward(*output, *tensors)  # type: ignore[arg-type]
+    ctx.flags = flags  # type: ignore[attr-defined]
+
+
+def _differentiate(ctx: torch.autograd.function.FunctionCtx, du: Tensor, *unused: Tensor) -> tuple[Tensor | None, ...]:
+    grads = _screening_backward(du, *ctx.saved_tensors, ctx.flags)  # type: ignore[attr-defined]
+    return (*grads, None, None, None)
+
+
+_screening.register_autograd(_differentiate, setup_context=_keep)

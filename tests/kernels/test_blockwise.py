@@ -1,0 +1,106 @@
+"""Blockwise agrees with the definition in value and every gradient, and touches no block outside a band."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from keysift.kernels import blockwise, dense
+from keysift.kernels.attend import attend, explain
+from keysift.mechanisms import MECHANISMS, find
+from keysift.mechanisms.spec import Mechanism, Promise
+from tests.kernels.agreement import no_worse_than_plain
+from tests.refusals import refuses
+
+ABSOLUTE = [m for m in [*MECHANISMS, find("screening+value_gate")] if Promise.ABSOLUTE in m.holds]
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blockwise, "BLOCK", 16)
+
+
+def given(mechanism: Mechanism, t: int, s: int, heads: int = 4) -> dict[str, Tensor]:
+    sizes = {"B": 2, "H": heads, "G": 2, "T": t, "S": s, "V": 5}
+    centre = torch.tensor([1.0, 0.6, -0.8, 0.5], dtype=torch.float64)
+    tensors = {
+        "q": centre + 0.6 * torch.randn(2, heads, t, 4, dtype=torch.float64),
+        "k": centre + 0.6 * torch.randn(2, 2, s, 4, dtype=torch.float64),
+        "v": torch.randn(2, 2, s, 5, dtype=torch.float64),
+    }
+    for scalar in mechanism.scalars:
+        if scalar.follows is None:
+            shape = [sizes[axis] for axis in scalar.per.value]
+            tensors[scalar.name] = scalar.probes[len(scalar.probes) // 2] * (
+                0.9 + 0.1 * torch.rand(shape, dtype=torch.float64)
+            )
+    return tensors
+
+
+@pytest.mark.parametrize("mechanism", ABSOLUTE, ids=lambda mechanism: mechanism.name)
+@pytest.mark.parametrize(("t", "s"), [(1, 1), (15, 15), (16, 16), (17, 17), (63, 63), (5, 40), (40, 33)])
+def test_agrees(mechanism: Mechanism, t: int, s: int) -> None:
+    no_worse_than_plain(mechanism, given(mechanism, t, s), "blockwise")
+
+
+@pytest.mark.parametrize("mechanism", ABSOLUTE, ids=lambda mechanism: mechanism.name)
+def test_agrees_under_masks_and_positions(mechanism: Mechanism) -> None:
+    tensors = given(mechanism, 20, 40)
+    keep = torch.rand(2, 1, 20, 40) > 0.3
+    no_worse_than_plain(mechanism, tensors, "blockwise", keep=keep)
+    no_worse_than_plain(mechanism, tensors, "blockwise", keep=torch.rand(40) > 0.3)
+    at, key_at = torch.randint(0, 90, (2, 1, 20)), torch.randint(0, 60, (2, 4, 40))
+    no_worse_than_plain(mechanism, tensors, "blockwise", at=at, key_at=key_at)
+    if mechanism.takes_bias:
+        bias = torch.randn(4, 20, 40).masked_fill(torch.rand(4, 20, 40) > 0.8, -math.inf)
+        no_worse_than_plain(mechanism, tensors, "blockwise", bias=bias)
+
+
+def test_bands_of_different_heads() -> None:
+    mechanism = find("screening")
+    tensors = given(mechanism, 70, 70)
+    tensors["window"] = torch.tensor([1.5, 9.0, 33.3, math.inf], dtype=torch.float64)
+    no_worse_than_plain(mechanism, tensors, "blockwise")
+
+
+def test_blocks_outside_the_band_are_never_formed(monkeypatch: pytest.MonkeyPatch) -> None:
+    formed: list[int] = []
+    weigh = dense.weigh
+    monkeypatch.setattr(dense, "weigh", lambda m, x, rows, s: formed.append(x[0].shape[1]) or weigh(m, x, rows, s))
+    q, k, v = (torch.randn(1, 2, 160, 4) for _ in range(3))
+    attend("screening", q, k, v, scalars={"window": torch.tensor([8.0, 40.0])}, backend="blockwise")
+    # Ten blocks of 16: the narrow head needs its own block and the one before, the wide one up to three before.
+    assert sum(formed) == (10 + 9) + (10 + 9 + 8 + 7)
+
+
+def test_memory_does_not_grow_with_queries_times_keys() -> None:
+    q = torch.randn(1, 1, 640, 4, requires_grad=True)
+    largest = 0
+
+    def pack(tensor: Tensor) -> Tensor:
+        nonlocal largest
+        largest = max(largest, tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        attend("relu", q, q, q, backend="blockwise").sum().backward()
+    assert largest <= 640 * 16
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        attend("relu", q, q, q, backend="dense").sum().backward()
+    assert largest == 640 * 640
+
+
+def test_declines_with_a_reason() -> None:
+    q = torch.randn(1, 1, 8, 4)
+    with refuses("softmax weighs keys against each other, so blocks of keys do not add up"):
+        attend("softmax", q, q, q, backend="blockwise")
+    with refuses("it never forms the weights as a whole"):
+        attend("relu", q, q, q, backend="blockwise", return_weights=True)
+    assert explain("relu", q, q, q).declined["blockwise"] == "so few queries and keys are one block's work"
+
+
+def test_is_chosen_where_the_whole_would_be_large() -> None:
+    q = torch.randn(1, 1, 600, 4)
+    assert explain("sigmoid", q, q, q).backend == "blockwise"
+    assert explain("softmax", q, q, q).backend == "dense"
