@@ -12,6 +12,7 @@ import pytest
 
 from keysift.cli.main import main
 from keysift.cli.stream import TextStream
+from keysift.data.tokenizer import Bytes
 from keysift.models.generate import generate
 from keysift.models.multiscreen import MultiscreenConfig
 from keysift.models.save import save
@@ -27,6 +28,7 @@ BYTES = MultiscreenConfig(vocab_size=257, depth=1, tiles=2, width=16)
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("runs") / "tiny"
     save(opened(BYTES, seed=2), directory)
+    Bytes().save(directory)
     return directory
 
 
@@ -82,6 +84,10 @@ def test_presets_as_json_and_as_a_table(capsys: pytest.CaptureFixture[str]) -> N
     assert call("presets") == 0
     table = capsys.readouterr().out
     assert all(name in table and f"{total:,}" in table for name, total in TABLE.items())
+    assert call("presets", "--markdown") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 + len(TABLE)
+    assert lines[2].startswith("| multiscreen-psi8 | 8 | 8 | 64 | 4,134,146 |")
 
 
 def decode(ids: list[int]) -> str:

@@ -1,5 +1,7 @@
 """List the model sizes with their exact parameter counts."""
 
+import sys
+
 from keysift.core.config import config
 
 
@@ -7,12 +9,17 @@ from keysift.core.config import config
 class Args:
     json: bool = False
     """Print JSON."""
+    markdown: bool = False
+    """Print the table of docs/models.md."""
 
 
 def run(args: Args) -> None:
     from keysift.cli import output
-    from keysift.models.presets import rows
+    from keysift.models.presets import markdown, rows
 
+    if args.markdown:
+        sys.stdout.write(markdown())
+        return
     found = rows()
     if args.json:
         output.print_json(found)

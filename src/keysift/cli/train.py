@@ -5,7 +5,7 @@ from dataclasses import field
 from pathlib import Path
 
 from keysift.core.config import config, from_dict
-from keysift.core.errors import ConfigError, FileError
+from keysift.core.errors import ConfigError, DataError
 from keysift.train.config import TrainConfig
 
 
@@ -40,7 +40,7 @@ def read_toml(path: Path) -> TrainConfig:
     try:
         return from_dict(TrainConfig, tomllib.loads(path.read_text()))
     except OSError as error:
-        raise FileError(f"{path} cannot be read ({error}); --config takes a TOML file, see recipes/") from error
+        raise DataError(f"{path} cannot be read ({error}); --config takes a TOML file, see recipes/") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not TOML ({error}); write lines like psi = 6") from error
 

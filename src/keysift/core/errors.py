@@ -29,9 +29,5 @@ class DataError(KeysiftError):
     """Text, tokens or files that are missing, damaged or not what they claim to be."""
 
 
-class FileError(KeysiftError):
-    """A file that is missing, cut short, or not what its place says it is."""
-
-
 class TrainingError(KeysiftError):
     """A run that cannot go on: a loss that is no number, a checkpoint that cannot be written."""

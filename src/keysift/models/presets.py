@@ -1,9 +1,5 @@
-"""The sizes of the paper and the parameter counts of the models they build (arXiv:2604.01178v3, tables 2 and 3).
+"""The sizes of the paper and the parameter counts of the models they build (arXiv:2604.01178v3, tables 2 and 3)."""
 
-`python -m keysift.models.presets` prints the table of docs/models.md.
-"""
-
-import sys
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -107,7 +103,3 @@ def markdown() -> str:
             f"| {row['parameters']:,} | {row['non_embedding']:,} |"
         )
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(markdown())

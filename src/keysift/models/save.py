@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from keysift.core import config as configs
-from keysift.core.errors import FileError
+from keysift.core.errors import DataError
 from keysift.core.registry import Registry
 from keysift.models.language import LanguageModel
 from keysift.models.multiscreen import Multiscreen, MultiscreenConfig
@@ -44,10 +44,10 @@ def save(model: LanguageModel, directory: Path | str) -> None:
     """Write the model; an existing directory keeps its other files and is replaced in one step."""
     directory = Path(directory).absolute()
     if directory.exists() and not directory.is_dir():
-        raise FileError(f"{directory} is a file; a model is saved as a directory, choose another name")
+        raise DataError(f"{directory} is a file; a model is saved as a directory, choose another name")
     kind = next((name for name in KINDS.names() if type(model) is KINDS.find(name).model), None)
     if kind is None:
-        raise FileError(f"{type(model).__name__} is not one of {', '.join(KINDS.names())}; add it to models.save.KINDS")
+        raise DataError(f"{type(model).__name__} is not one of {', '.join(KINDS.names())}; add it to models.save.KINDS")
     directory.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
@@ -112,24 +112,24 @@ def load(directory: Path | str) -> LanguageModel:
 
 def _read_config(path: Path) -> tuple[Kind, Any]:
     if not path.is_file():
-        raise FileError(f"{path} is missing; a model directory has {CONFIG} and {WEIGHTS}, as save() writes them")
+        raise DataError(f"{path} is missing; a model directory has {CONFIG} and {WEIGHTS}, as save() writes them")
     try:
         data = json.loads(path.read_text())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise FileError(f"{path} is not JSON ({error}); was it cut short?") from error
+        raise DataError(f"{path} is not JSON ({error}); was it cut short?") from error
     if not isinstance(data, dict) or not isinstance(data.get("model"), str):
-        raise FileError(f'{path} does not say which model it describes; keysift writes "model": "multiscreen"')
+        raise DataError(f'{path} does not say which model it describes; keysift writes "model": "multiscreen"')
     kind = KINDS.find(data.pop("model"))
     return kind, configs.from_dict(kind.config, data)
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
-        raise FileError(f"{path} is missing; a model directory has {CONFIG} and {WEIGHTS}, as save() writes them")
+        raise DataError(f"{path} is missing; a model directory has {CONFIG} and {WEIGHTS}, as save() writes them")
     try:
         return load_file(path)
     except SafetensorError as error:
-        raise FileError(f"{path} is not a whole safetensors file ({error}); copy it again from its source") from error
+        raise DataError(f"{path} is not a whole safetensors file ({error}); copy it again from its source") from error
 
 
 def _check(directory: Path, wanted: Mapping[str, Tensor], came: Mapping[str, Tensor]) -> None:
@@ -142,7 +142,7 @@ def _check(directory: Path, wanted: Mapping[str, Tensor], came: Mapping[str, Ten
     ]
     if faults:
         more = f" and {len(faults) - 3} more" if len(faults) > 3 else ""
-        raise FileError(f"{directory}: {WEIGHTS} does not fit {CONFIG}: {'; '.join(faults[:3])}{more}")
+        raise DataError(f"{directory}: {WEIGHTS} does not fit {CONFIG}: {'; '.join(faults[:3])}{more}")
 
 
 def from_version_1(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -63,13 +63,15 @@ class Store:
             self._put(new, write)
             return self._held(min(self.widest, write.end))
         old = self._held(min(self.widest, write.end - tokens))
-        self._put(new, write)
         fresh_BT = torch.where(write.keep_BT, write.index_BT, EMPTY)
         fresh = fresh_BT[:, None].expand(-1, old.index.shape[1], -1)
-        return Held(
+        # Copied before the write: what is held may be a view of the slots about to be overwritten.
+        both = Held(
             {name: torch.cat((old.entries[name], new[name]), dim=2) for name in new},
             torch.cat((old.index, fresh), dim=2),
         )
+        self._put(new, write)
+        return both
 
     def _put(self, new: Mapping[str, Tensor], write: Write) -> None:
         index_B1T = write.index_BT[:, None]

@@ -24,7 +24,7 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 
-from keysift.core.errors import FileError, TrainingError
+from keysift.core.errors import DataError, TrainingError
 from keysift.train.distributed import World
 
 MANIFEST, PROGRESS, STATE, LAST = "manifest.json", "progress.json", "state", "last"
@@ -93,13 +93,13 @@ def verify(path: Path) -> None:
     try:
         wanted = json.loads((path / MANIFEST).read_text())
     except (OSError, ValueError) as error:
-        raise FileError(f"{path} has no readable {MANIFEST} ({error}); {_instead(path)}") from error
+        raise DataError(f"{path} has no readable {MANIFEST} ({error}); {_instead(path)}") from error
     for name, (size, digest) in wanted.items():
         file = path / name
         if not file.is_file():
-            raise FileError(f"{file} is missing; {_instead(path)}")
+            raise DataError(f"{file} is missing; {_instead(path)}")
         if file.stat().st_size != size or _sha256(file) != digest:
-            raise FileError(f"{file} is corrupt: it does not match its sha256; {_instead(path)}")
+            raise DataError(f"{file} is corrupt: it does not match its sha256; {_instead(path)}")
 
 
 def load(path: Path, tensors: Mapping[str, Tensor], world: World) -> dict[str, Any]:

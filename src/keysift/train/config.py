@@ -130,23 +130,10 @@ class TrainConfig:
 
 # What a resumed run may be told anew: none of these changes which numbers are computed before the end.
 FREE = frozenset(
-    [
-        "steps",
-        "minutes",
-        "device",
-        "strategy",
-        "micro_tokens",
-        "recompute",
-        "compile",
-        "every",
-        "keep_last",
-        "keep_every",
-        "keep_best",
-        "val_sequences",
-        "sample_prompt",
-        "sample_tokens",
-        "track",
-    ]
+    {
+        *("steps", "minutes", "device", "strategy", "micro_tokens", "recompute", "compile", "every", "keep_last"),
+        *("keep_every", "keep_best", "val_sequences", "sample_prompt", "sample_tokens", "track"),
+    }
 )
 
 

@@ -84,7 +84,7 @@ def find_device(device: str, local_rank: int) -> torch.device:
 
 
 class Shared:
-    """A model as its processes hold it. `model` is called for logits; `parameters` have the names of the plain model."""
+    """A model as its processes hold it: `model` is called for logits, `parameters` have the plain model's names."""
 
     def __init__(self, model: LanguageModel, strategy: Strategy, world: World) -> None:
         chosen = ("ddp" if world.size > 1 else "none") if strategy == "auto" else strategy

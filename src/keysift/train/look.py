@@ -1,4 +1,4 @@
-"""What a model has learned so far: validation loss, the scalars of each head, the share of keys it accepts, a sample."""
+"""What a model has learned so far: validation loss, each head's scalars and share of accepted keys, a sample."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from keysift.core.config import config, from_dict, to_dict
-from keysift.core.errors import FileError
+from keysift.core.errors import DataError
 from keysift.models.save import CONFIG, WEIGHTS
 from keysift.train import checkpoint
 from keysift.train.config import TrainConfig
@@ -59,7 +59,7 @@ class Run:
     def create(self, facts: Facts) -> None:
         """A new run; refuses to write into another one."""
         if (self.path / TRAIN).exists():
-            raise FileError(
+            raise DataError(
                 f"{self.path} already holds a run; go on with keysift train --resume {self.path}, or choose "
                 f"another --out"
             )
@@ -68,16 +68,16 @@ class Run:
             self.checkpoints.mkdir(exist_ok=True)
             write_json(self.path / TRAIN, to_dict(facts))
         except OSError as error:
-            raise FileError(f"{self.path} cannot be written ({error}); choose another --out") from error
+            raise DataError(f"{self.path} cannot be written ({error}); choose another --out") from error
 
     def facts(self) -> Facts:
         file = self.path / TRAIN
         if not file.is_file():
-            raise FileError(f"{self.path} holds no run: {TRAIN} is missing; start one with --out")
+            raise DataError(f"{self.path} holds no run: {TRAIN} is missing; start one with --out")
         try:
             return from_dict(Facts, json.loads(file.read_text()))
         except json.JSONDecodeError as error:
-            raise FileError(f"{file} is not JSON ({error}); start a new run with --out") from error
+            raise DataError(f"{file} is not JSON ({error}); start a new run with --out") from error
 
     def lock(self) -> None:
         """One process trains in a directory at a time; the system frees the lock of a process that was killed."""
@@ -85,7 +85,7 @@ class Run:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise FileError(f"another process is training in {self.path}; wait for it or stop it") from error
+            raise DataError(f"another process is training in {self.path}; wait for it or stop it") from error
 
     def unlock(self) -> None:
         if self._lock is not None:
