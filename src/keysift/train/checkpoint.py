@@ -67,8 +67,6 @@ def save(
             (fresh / MANIFEST).write_text(json.dumps(_hashes(fresh), indent=1) + "\n")
             for path in [*fresh.rglob("*"), fresh]:
                 _sync(path)
-            if target.exists():
-                shutil.rmtree(target)
             fresh.rename(target)
             _sync(folder)
             point(folder, target.name)

@@ -38,12 +38,12 @@ class TrainConfig:
     """bytes, bpe:SIZE or the path of one; bytes if left out."""
     val_fraction: float = 0.05
     """Share of the documents kept for validation."""
-    context: int = 512
+    context: int = 256
     """Tokens of a sequence."""
     isolate: bool = False
     """Keep the documents of a sequence apart: no attention across them."""
 
-    batch_tokens: int = 8192
+    batch_tokens: int = 2048
     """Tokens of one step over all processes; accumulation follows from it."""
     micro_tokens: int = 8192
     """Tokens a device takes at once, at most."""
@@ -59,7 +59,7 @@ class TrainConfig:
     schedule: Literal["constant", "cosine", "wsd"] = "constant"
     """What follows the warm-up; cosine and wsd (constant, then linear decay) need steps."""
     warmup: int | None = None
-    """Steps of linear warm-up; a sixteenth of the run, as in the paper, and 100 where only minutes are known."""
+    """Steps of linear warm-up; a sixteenth of the run, as in the paper, and 50 where only minutes are known."""
     final_rate: float = 0.0
     """Where cosine and wsd end, as a share of the rate."""
     decay_share: float = 0.2
@@ -146,7 +146,7 @@ def resolve(config: TrainConfig, parameters: int) -> TrainConfig:
         # Section 4 names rates for 45M, 353M and 1.3B parameters; between them the nearer one (in size ratio) is used.
         rate = 1e-3 if parameters < 126e6 else 3e-4 if parameters < 677e6 else 2e-4
         paper = {"rate": rate, "weight_decay": 0.1, "clip": 1.0}
-    warmup = 100 if config.steps is None else min(4096, config.steps // 16)
+    warmup = 50 if config.steps is None else min(4096, config.steps // 16)
     wanted: dict[str, Any] = {**paper, "warmup": warmup, "tokenizer": config.tokenizer or "bytes"}
     return replace(config, **{name: value for name, value in wanted.items() if getattr(config, name) is None})
 

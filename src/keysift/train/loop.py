@@ -48,11 +48,18 @@ def train(
             raise ConfigError("a new run needs a config; pass one, or resume=True to go on with an old run")
         config = stored.config
     with Stop() as stop, joined(config.device) as world:
-        session = Session(config, run, stored, world, show=show, on_step=on_step)
+        session = None
         try:
+            session = Session(config, run, stored, world, show=show, on_step=on_step)
             session.go(stop)
+        except OSError as error:
+            raise TrainingError(
+                f"writing in {out} failed ({error}); make room or make it writable, then keysift train --resume {out}"
+            ) from error
         finally:
-            session.close()
+            if session is not None:
+                session.close()
+            run.unlock()
     known = checkpoint.steps(run.checkpoints)
     return run.checkpoints / checkpoint.name_of(known[-1])
 
@@ -108,7 +115,11 @@ class Session:
         checkpoint.tidy(self.run.checkpoints)
         if stored is not None:
             write_json(self.run.path / TRAIN, to_dict(self.facts))
-        self.run.newest()
+        newest = self.run.newest()
+        if newest is not None:
+            # A crash, or a hand that removed a damaged checkpoint, may have left the links behind.
+            checkpoint.point(self.run.checkpoints, newest.name)
+            self.run.link_model()
 
     def _restore(self) -> None:
         known = checkpoint.steps(self.run.checkpoints)
@@ -167,16 +178,16 @@ class Session:
         optimizer.set_rate(state.optimizer, rate)
         state.optimizer.zero_grad(set_to_none=True)
         (tokens,) = self.world.sum(sum(map(look.targets, batches)))
-        total = torch.zeros((), device=self.world.device)
+        losses = []
         for turn, batch in enumerate(batches):
             with shared.accumulating(last=turn == len(batches) - 1):
                 with self.precision:
                     loss = look.summed_loss(shared.model, batch.to(self.world.device))
                 # Strategies average over processes; the loss of a token must not depend on how many there are.
                 (loss * (self.world.size / tokens)).backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
+            losses.append(loss.detach())
         shared.finish()
-        summed, leave = self.world.sum(float(total), float(wish))
+        summed, leave = self.world.sum(sum(map(float, losses)), float(wish))
         mean = summed / tokens
         norm = optimizer.gradient_norm(shared.parameters)
         if not (math.isfinite(mean) and math.isfinite(norm)):
@@ -287,4 +298,3 @@ class Session:
         self._pool.shutdown(cancel_futures=True)
         if self.writer is not None:
             self.writer.close()
-        self.run.unlock()

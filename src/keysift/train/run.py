@@ -85,6 +85,7 @@ class Run:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
+            self.unlock()
             raise DataError(f"another process is training in {self.path}; wait for it or stop it") from error
 
     def unlock(self) -> None:
