@@ -13,7 +13,7 @@ from rich.console import Console
 
 from keysift.core.errors import KeysiftError
 
-VERBS = ("mechanisms", "weights", "doctor", "demo", "presets", "generate", "data", "train")
+VERBS = ("mechanisms", "weights", "doctor", "demo", "presets", "generate", "data", "train", "runs", "sweep", "bench")
 
 
 def main(argv: list[str] | None = None) -> None:

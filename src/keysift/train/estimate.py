@@ -9,7 +9,7 @@ from keysift.train.build import build, empty, flops_per_token, model_config, sta
 from keysift.train.config import TrainConfig, resolve
 from keysift.train.distributed import World, find_device
 from keysift.train.look import summed_loss
-from keysift.train.metrics import memory_bytes, peak_flops
+from keysift.train.machine import memory_bytes, peak_flops
 from keysift.train.progress import clock
 from keysift.train.setup import open_data, streams, turns
 

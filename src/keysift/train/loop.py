@@ -18,7 +18,7 @@ from keysift.core.config import to_dict
 from keysift.core.errors import ConfigError, DataError, TrainingError
 from keysift.data.batches import Batch
 from keysift.models.language import LanguageModel, count
-from keysift.train import checkpoint, look, metrics, optimizer
+from keysift.train import checkpoint, look, machine, metrics, optimizer
 from keysift.train.build import build, flops_per_token, model_config
 from keysift.train.config import TrainConfig, changed, resolve
 from keysift.train.diagnose import diagnose
@@ -130,7 +130,7 @@ class Session:
                 f"{self.run.path} is finished: it has made all {self.config.steps} steps; pass more --steps to go on"
             )
         dtype = torch.bfloat16 if not isinstance(self.precision, nullcontext) else torch.float32
-        self.peak = metrics.peak_flops(self.world.device, dtype)
+        self.peak = machine.peak_flops(self.world.device, dtype)
         if self.world.first:
             (self.run.path / DIAGNOSIS).unlink(missing_ok=True)
             metrics.cut(self.run.path / metrics.METRICS, self.state.step)
@@ -233,7 +233,7 @@ class Session:
             "tokens": self.state.step * self.config.batch_tokens,
             "tokens_per_second": rate,
             "share_of_peak": rate * self.facts.flops_per_token / (self.peak * self.world.size),
-            "memory_bytes": metrics.memory_bytes(self.world.device),
+            "memory_bytes": machine.memory_bytes(self.world.device),
             "data_wait_share": waited / took,
             "seconds": self.state.seconds,
         }

@@ -1,16 +1,11 @@
-"""metrics.jsonl: one line a step, each step once, whatever happened in between. Besides, what a machine can do."""
+"""metrics.jsonl: one line a step, each step once, whatever happened between. Free of torch: lists of runs read it."""
 
 import importlib
 import json
 import os
-import resource
-import sys
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TextIO
-
-import torch
+from typing import Any, Protocol
 
 from keysift.core.errors import UnsupportedError
 from keysift.train.config import Sink
@@ -46,11 +41,11 @@ class Writer:
 
     def __init__(self, folder: Path, sinks: tuple[Sink, ...], settings: Mapping[str, Any]) -> None:
         self._sinks = [open_sink(sink, folder, settings) for sink in sinks]
-        self._file: TextIO = (folder / METRICS).open("a")
+        # Unbuffered: when the disk is full, nothing may be left to be written at the end.
+        self._file = (folder / METRICS).open("ab", buffering=0)
 
     def write(self, line: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
+        self._file.write(json.dumps(line).encode() + b"\n")
         numbers = {key: value for key, value in line.items() if isinstance(value, int | float)}
         for sink in self._sinks:
             sink.log(numbers, step=line["step"])
@@ -93,27 +88,3 @@ def open_sink(sink: Sink, folder: Path, settings: Mapping[str, Any]) -> Log:
     module.init(project="keysift", name=folder.name, config=dict(settings))
     log: Log = module
     return log
-
-
-def memory_bytes(device: torch.device) -> int:
-    """The most this process has held."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024
-
-
-def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """What a large matrix product reaches here, in FLOP/s: the best of five."""
-    size = 4096 if device.type == "cuda" else 768
-    left = torch.ones(size, size, device=device, dtype=dtype)
-    best = 0.0
-    for _ in range(5):
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        began = time.perf_counter()
-        left @ left
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        best = max(best, 2 * size**3 / (time.perf_counter() - began))
-    return best
