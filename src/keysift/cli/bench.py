@@ -3,7 +3,7 @@
 import os
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -11,9 +11,9 @@ from keysift.core.config import config
 
 
 @config
-class Train:
-    """Tokens a second, and what the loop adds to forward, backward and step."""
-
+class Args:
+    what: Annotated[Literal["train"], tyro.conf.Positional]
+    """train: tokens a second, and what the loop adds to forward, backward and step."""
     psi: int = 8
     """Size of the Multiscreen."""
     context: int = 512
@@ -28,12 +28,6 @@ class Train:
     """Print JSON."""
 
 
-@config
-class Args:
-    # A class of one verb is still a choice to tyro if it is written as a union.
-    do: Annotated[Train, tyro.conf.subcommand("train")]
-
-
 def run(args: Args) -> None:
     import torch
 
@@ -41,14 +35,13 @@ def run(args: Args) -> None:
     from keysift.train.bench import overhead, side_by_side
     from keysift.train.config import TrainConfig
 
-    do = args.do
     base = TrainConfig(
-        psi=do.psi,
-        context=do.context,
-        batch_tokens=do.batch_tokens,
-        micro_tokens=do.batch_tokens,
-        steps=do.steps + 3,
-        data=do.data,
+        psi=args.psi,
+        context=args.context,
+        batch_tokens=args.batch_tokens,
+        micro_tokens=args.batch_tokens,
+        steps=args.steps + 3,
+        data=args.data,
         every=1_000_000,
         sample_tokens=0,
         val_sequences=1,
@@ -56,11 +49,11 @@ def run(args: Args) -> None:
     with tempfile.TemporaryDirectory() as folder:
         found: dict[str, Any] = {
             "overhead": overhead(base, Path(folder) / "run"),
-            "side_by_side": side_by_side(base, do.steps + 1),
+            "side_by_side": side_by_side(base, args.steps + 1),
             "threads": torch.get_num_threads(),
             "load": os.getloadavg()[0],
         }
-    if do.json:
+    if args.json:
         output.print_json(found)
         return
     loop, both = found["overhead"], found["side_by_side"]

@@ -61,7 +61,8 @@ def overhead(config: TrainConfig, out: Path) -> dict[str, Any]:
         took["bare"].append(seconds)
         if line["step"] <= 3 and abs(loss - line["loss"]) > 1e-4:
             raise TrainingError(
-                f"step {line['step']}: the loop's loss is {line['loss']}, a bare step's {loss}; not timed until they agree"
+                f"step {line['step']}: the loop's loss is {line['loss']}, a bare step's {loss}; "
+                f"nothing is timed until they agree"
             )
         left = time.perf_counter()
 
