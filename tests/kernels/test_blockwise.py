@@ -41,27 +41,27 @@ def given(mechanism: Mechanism, t: int, s: int, heads: int = 4) -> dict[str, Ten
 @pytest.mark.parametrize("mechanism", ABSOLUTE, ids=lambda mechanism: mechanism.name)
 @pytest.mark.parametrize(("t", "s"), [(1, 1), (15, 15), (16, 16), (17, 17), (63, 63), (5, 40), (40, 33)])
 def test_agrees(mechanism: Mechanism, t: int, s: int) -> None:
-    no_worse_than_plain(mechanism, given(mechanism, t, s), "blockwise")
+    no_worse_than_plain(mechanism, given(mechanism, t, s), backend="blockwise")
 
 
 @pytest.mark.parametrize("mechanism", ABSOLUTE, ids=lambda mechanism: mechanism.name)
 def test_agrees_under_masks_and_positions(mechanism: Mechanism) -> None:
     tensors = given(mechanism, 20, 40)
     keep = torch.rand(2, 1, 20, 40) > 0.3
-    no_worse_than_plain(mechanism, tensors, "blockwise", keep=keep)
-    no_worse_than_plain(mechanism, tensors, "blockwise", keep=torch.rand(40) > 0.3)
+    no_worse_than_plain(mechanism, tensors, backend="blockwise", keep=keep)
+    no_worse_than_plain(mechanism, tensors, backend="blockwise", keep=torch.rand(40) > 0.3)
     at, key_at = torch.randint(0, 90, (2, 1, 20)), torch.randint(0, 60, (2, 4, 40))
-    no_worse_than_plain(mechanism, tensors, "blockwise", at=at, key_at=key_at)
+    no_worse_than_plain(mechanism, tensors, backend="blockwise", at=at, key_at=key_at)
     if mechanism.takes_bias:
         bias = torch.randn(4, 20, 40).masked_fill(torch.rand(4, 20, 40) > 0.8, -math.inf)
-        no_worse_than_plain(mechanism, tensors, "blockwise", bias=bias)
+        no_worse_than_plain(mechanism, tensors, backend="blockwise", bias=bias)
 
 
 def test_bands_of_different_heads() -> None:
     mechanism = find("screening")
     tensors = given(mechanism, 70, 70)
     tensors["window"] = torch.tensor([1.5, 9.0, 33.3, math.inf], dtype=torch.float64)
-    no_worse_than_plain(mechanism, tensors, "blockwise")
+    no_worse_than_plain(mechanism, tensors, backend="blockwise")
 
 
 def test_blocks_outside_the_band_are_never_formed(monkeypatch: pytest.MonkeyPatch) -> None:

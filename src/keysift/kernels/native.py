@@ -4,6 +4,7 @@ Loaded when first asked for. torch's own thread pool is handed over, so the two 
 """
 
 import ctypes
+import os
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,11 @@ def _load() -> tuple[Any, str | None]:
     loaded.keysift_isa.restype = ctypes.c_char_p
     loaded.keysift_last_error.restype = ctypes.c_char_p
     if loaded.keysift_isa() is None:
-        return None, loaded.keysift_last_error().decode()
+        asked = os.environ.get("KEYSIFT_ISA")
+        return (
+            None,
+            f"KEYSIFT_ISA={asked} names no variant this machine can run; unset it, or say avx512, avx2 or plain",
+        )
     _share_threads(loaded)
     return loaded, None
 

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from keysift.core.config import config
 from keysift.core.errors import ConfigError
-from keysift.mechanisms import parts
-from keysift.mechanisms.screening import ACCEPTANCE, SCREENING
+from keysift.mechanisms.screening import ACCEPTANCE, SCREENING, prepare_unturned
 from keysift.mechanisms.spec import Mechanism, Site, constant, identity
 from keysift.models.language import LanguageModel
 from keysift.nn.cache import Span
@@ -66,15 +65,11 @@ class MultiscreenConfig:
         return cls(vocab_size=vocab_size, depth=psi, tiles=psi, width=psi**2)
 
 
-def _to_sphere(q: Tensor, k: Tensor, v: Tensor, at: Tensor, key_at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return parts.unit(q), parts.unit(k), parts.unit(v)
-
-
 def screening(config: MultiscreenConfig) -> Mechanism:
     """SCREENING itself, or SCREENING without what the config leaves out."""
     mechanism = SCREENING
     if config.position != "mipe":
-        mechanism = replace(mechanism, name=f"{mechanism.name}, no mipe", prepare=(_to_sphere,))
+        mechanism = replace(mechanism, name=f"{mechanism.name}, no mipe", prepare=(prepare_unturned,))
     if config.norm == "none":
         mechanism = replace(mechanism, name=f"{mechanism.name}, no norm", finish=())
     if config.acceptance != "learned":
@@ -109,7 +104,6 @@ def _layer(config: MultiscreenConfig, layer: int, generator: torch.Generator) ->
         heads=config.tiles,
         key_width=config.key_width,
         value_width=config.value_width,
-        context=1,  # no scalar of screening depends on it
         layer=layer,
         depth=config.depth,
     )

@@ -24,7 +24,9 @@ def read(
 ) -> Tensor:
     """B H T V. Weights go to the `relevance` tap, and are asked for only if somebody watches it."""
     at_B1T = span.at_BT[:, None]
-    k, v, key_at, keep = k_BGTK, v_BGTV, at_B1T, None
+    k, v, keep = k_BGTK, v_BGTV, None
+    # Tokens in a row need no positions: only distances matter, and a backend can tell that they are consecutive.
+    at, key_at = (None, None) if store is None and span.keep_BT is None else (at_B1T, at_B1T)
     if span.keep_BT is not None:
         keep = span.keep_BT[:, None, :, None] & span.keep_BT[:, None, None, :]
     if span.documents_BT is not None:
@@ -37,9 +39,9 @@ def read(
         key_at = span.write.start + index_BHS
         keep = (index_BHS != EMPTY)[:, :, None] & span.write.keep_BT[:, None, :, None]
     if not relevance.watched:
-        return attend(mechanism, q_BHTK, k, v, keep=keep, scalars=scalars, at=at_B1T, key_at=key_at)
+        return attend(mechanism, q_BHTK, k, v, keep=keep, scalars=scalars, at=at, key_at=key_at)
     out, weights = attend(
-        mechanism, q_BHTK, k, v, keep=keep, scalars=scalars, at=at_B1T, key_at=key_at, return_weights=True
+        mechanism, q_BHTK, k, v, keep=keep, scalars=scalars, at=at, key_at=key_at, return_weights=True
     )
     relevance(weights)
     return out

@@ -17,8 +17,6 @@ from keysift.mechanisms.spec import Mechanism, Per, Promise, Scalar, Site
 from keysift.nn.inference import Inference
 from keysift.nn.projection import projection, split
 
-REACH = "reach"  # the scalar that says how many positions back a head looks, in every mechanism that has one
-
 
 class Scalars(nn.Module):
     """Values for one mechanism at one site. `symbols` names the parameters after the paper's letters."""
@@ -72,7 +70,7 @@ class Scalars(nn.Module):
         trained = inference.expand_windows_beyond
         if trained is not None and self.looks_back:
             window = values[self._window]
-            values[REACH] = torch.where(window > trained, torch.inf, window)
+            values[self._band] = torch.where(window > trained, torch.inf, window)
         return values
 
     def forward(self, x_BTD: Tensor, inference: Inference) -> dict[str, Tensor]:
@@ -87,12 +85,18 @@ class Scalars(nn.Module):
 
     @property
     def looks_back(self) -> bool:
-        """Whether the mechanism has a reach that follows a window."""
-        return any(scalar.name == REACH and scalar.follows is not None for scalar in self.mechanism.scalars)
+        """Whether the mechanism has a band that follows a learned window."""
+        band = self.mechanism.band
+        return band is not None and self.mechanism.scalar(band).follows is not None
+
+    @property
+    def _band(self) -> str:
+        assert self.mechanism.band is not None
+        return self.mechanism.band
 
     @property
     def _window(self) -> str:
-        follows = self.mechanism.scalar(REACH).follows
+        follows = self.mechanism.scalar(self._band).follows
         assert follows is not None
         return follows
 
@@ -101,5 +105,5 @@ class Scalars(nn.Module):
         if not self.looks_back or Promise.REFUSED_INERT not in self.mechanism.holds:
             return [float("inf")] * self.sizes["G"]
         values = self.stored(inference)
-        reach_H = values.get(REACH, values[self._window]).detach().expand(self.sizes["H"])
+        reach_H = values.get(self._band, values[self._window]).detach().expand(self.sizes["H"])
         return reach_H.view(self.sizes["G"], -1).amax(1).tolist()
