@@ -43,7 +43,7 @@ class TrainConfig:
     isolate: bool = False
     """Keep the documents of a sequence apart: no attention across them."""
 
-    batch_tokens: int = 2048
+    batch_tokens: int = 1024
     """Tokens of one step over all processes; accumulation follows from it."""
     micro_tokens: int = 8192
     """Tokens a device takes at once, at most."""
