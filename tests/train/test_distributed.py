@@ -7,10 +7,11 @@ import pytest
 import torch
 
 import keysift
+from keysift.core.errors import DataError
 from keysift.train.config import TrainConfig
 from keysift.train.distributed import Shared, World
 from keysift.train.loop import train
-from keysift.train.setup import turns
+from keysift.train.setup import autocast, turns
 from tests.refusals import refuses
 from tests.train.processes import finish, losses, start, toml
 
@@ -65,3 +66,18 @@ def test_strategies_that_do_not_fit() -> None:
     model = keysift.Multiscreen(keysift.MultiscreenConfig.psi(2, vocab_size=5))
     with refuses("strategy none is for one process, got 2"):
         Shared(model, "none", World(0, 2, torch.device("cpu")))
+
+
+def test_the_others_refuse_with_the_words_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hear(box: list[object], src: int, device: torch.device) -> None:
+        box[0] = DataError("the first one could not")
+
+    monkeypatch.setattr(torch.distributed, "broadcast_object_list", hear)
+    with refuses("the first one could not"):
+        World(1, 2, torch.device("cpu")).first_does(lambda: None)
+
+
+def test_bf16_is_asked_of_hardware_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: False)
+    with refuses("this GPU has no bf16; use --precision fp32"):
+        autocast(TrainConfig(precision="bf16"), World(0, 1, torch.device("cuda")))

@@ -207,3 +207,11 @@ def test_a_loss_that_is_no_number(tiny: TrainConfig, tmp_path: Path) -> None:
     assert told["first_output"] or told["first_parameter"] or told["first_gradient"]
     assert told["last_good_checkpoint"] == f"step-{told['step'] - 1:08d}"
     checkpoint.verify(run / "checkpoints" / told["last_good_checkpoint"])
+
+
+def test_a_disk_that_fails_between_checkpoints(tiny: TrainConfig, tmp_path: Path) -> None:
+    def full(line: dict[str, Any]) -> None:
+        raise OSError(28, "No space left on device")
+
+    with refuses("writing in .* failed .*No space left on device.*keysift train --resume"):
+        go(tiny, tmp_path / "run", on_step=full)

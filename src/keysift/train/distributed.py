@@ -44,14 +44,16 @@ class World:
 
     def first_does(self, work: Callable[[], object]) -> None:
         """The first process works and the others wait; if it refuses, all refuse."""
+        if self.size == 1:
+            work()
+            return
         box: list[KeysiftError | None] = [None]
         if self.first:
             try:
                 work()
             except KeysiftError as error:
                 box = [error]
-        if self.size > 1:
-            dist.broadcast_object_list(box, src=0, device=self.device)
+        dist.broadcast_object_list(box, src=0, device=self.device)
         if box[0] is not None:
             raise box[0]
 
