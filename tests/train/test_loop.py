@@ -54,7 +54,8 @@ def test_a_run_directory(tiny: TrainConfig, tmp_path: Path) -> None:
     layer = lines[-1]["heads"][0]
     assert len(layer["window"]) == len(layer["acceptance"]) == len(layer["accepted"]) == 2
     assert all(0 <= share <= 1 for share in layer["accepted"])
-    assert any(layer["accepted"])
+    looked = [layer for line in lines for layer in line.get("heads", [])]
+    assert any(share > 0 for layer in looked for share in layer["accepted"])
     assert sorted(path.name for path in (run / "samples").iterdir()) == [f"step-{n:08d}.txt" for n in (4, 8, 12)]
     assert lines[-1]["loss"] < lines[0]["loss"] - 0.5, "it learns"
 
