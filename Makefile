@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo check test bench docs clean
+.PHONY: setup demo check test soak bench docs clean
 
 setup: $(READY)
 
@@ -32,6 +32,10 @@ test: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q -n 2 --every-raise
+
+# Every fault at full length: 30 kills. `make test` runs a short version of each.
+soak: $(READY)
+	SOAK=1 $(BIN)/python -m pytest -q tests/train/test_faults.py tests/train/test_distributed.py
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.mechanisms

@@ -73,7 +73,7 @@ def test_doctor_says_what_is_not_installed(monkeypatch: pytest.MonkeyPatch, caps
 
 def test_demo_marks_what_moved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "deep" / "demo.html"
-    text = keysift(capsys, "demo", "--out", str(page))
+    text = keysift(capsys, "demo", "--out", str(page), "--seconds", "0")
     softmax = next(line for line in text.splitlines() if line.startswith("softmax "))
     assert ".629* .231* .140" in softmax
     screening = next(line for line in text.splitlines() if line.startswith("screening "))

@@ -1,10 +1,11 @@
-"""Measure how fast the kernel is, or show what was measured."""
+"""Measure how fast the kernel or training is, or show what was measured."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from keysift.cli import bench_train
 from keysift.core.config import config, load, save
 from keysift.core.errors import DataError
 
@@ -38,12 +39,18 @@ class Show:
 
 @config
 class Args:
-    do: Annotated[Screening, tyro.conf.subcommand("screening")] | Annotated[Show, tyro.conf.subcommand("show")]
+    do: (
+        Annotated[Screening, tyro.conf.subcommand("screening")]
+        | Annotated[bench_train.Train, tyro.conf.subcommand("train")]
+        | Annotated[Show, tyro.conf.subcommand("show")]
+    )
 
 
 def run(args: Args) -> None:
     if isinstance(args.do, Show):
         _show(args.do)
+    elif isinstance(args.do, bench_train.Train):
+        bench_train.measure(args.do)
     else:
         _measure(args.do)
 

@@ -1,4 +1,4 @@
-"""See the difference: one key in different company, through every mechanism, as a table and a page."""
+"""See the difference: one key in different company, through every mechanism, then a model trained before your eyes."""
 
 from pathlib import Path
 
@@ -10,8 +10,10 @@ from keysift.evaluate.record import ContextExperiment
 class Args:
     out: Path = Path("out/demo.html")
     """Where the page goes."""
+    seconds: float = 90.0
+    """How long the small model is trained; 0 leaves it out."""
     json: bool = False
-    """Print the record as JSON instead of the table."""
+    """Print the record of the first part as JSON instead of tables, and train nothing."""
 
 
 def run(args: Args) -> None:
@@ -34,7 +36,34 @@ def run(args: Args) -> None:
         f"{alone} of {len(experiment.rows)} mechanisms judge each key alone. 0 is exactly zero, .000 is not.",
         soft_wrap=True,
     )
-    console.print(f"\nThe same as charts: {args.out.resolve().as_uri()}", soft_wrap=True)
+    if args.seconds:
+        _train(args, experiment)
+    console.print(f"\nThe same as a page: {args.out.resolve().as_uri()}", soft_wrap=True)
+
+
+def _train(args: Args, experiment: ContextExperiment) -> None:
+    from keysift.cli import output
+    from keysift.train.story import training_story
+    from keysift.web.context_page import context_page
+    from keysift.web.story import story_section
+
+    console = output.console()
+    run = args.out.parent / "demo-run"
+    console.print(f"\nNow a small Multiscreen learns Python's standard library for {args.seconds:.0f} seconds.")
+    story = training_story(args.seconds, run)
+    args.out.write_text(context_page(experiment, story_section(story)))
+    console.print(f"loss {story.losses[0]:.2f} -> {story.losses[-1]:.2f} nats a byte in {len(story.losses)} steps")
+    for title, text in (("untrained", story.before), ("trained", story.after)):
+        console.print(f"\n[bold]{title}[/bold]")
+        output.print_plain(_visible(text))
+    console.print("\n[bold]Try next[/bold]")
+    output.print_plain(f"keysift train --resume {run} --minutes 5")
+    output.print_plain(f'keysift generate {run} --prompt "def " --max-new-tokens 200')
+    output.print_plain("keysift train --arch multiscreen --psi 6 --data YOUR.txt --minutes 2 --out runs/first")
+
+
+def _visible(text: str) -> str:
+    return "".join(c if c.isprintable() or c == "\n" else "\N{MIDDLE DOT}" for c in text)
 
 
 def _table(experiment: ContextExperiment) -> None:

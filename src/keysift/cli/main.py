@@ -3,6 +3,7 @@
 A KeysiftError becomes one line on stderr and exit code 2: a user's mistake is not a traceback.
 """
 
+import os
 import sys
 from importlib import import_module
 from typing import Annotated, Any, Union
@@ -12,7 +13,7 @@ from rich.console import Console
 
 from keysift.core.errors import KeysiftError
 
-VERBS = ("mechanisms", "weights", "doctor", "demo", "data", "presets", "generate", "bench")
+VERBS = ("mechanisms", "weights", "doctor", "demo", "presets", "generate", "data", "train", "runs", "sweep", "bench")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -28,19 +29,27 @@ def _main(argv: list[str]) -> int:
             for verb, module in verbs.items()
         )
     ]
-    args = tyro.cli(
-        union,
-        prog="keysift",
-        description="Attention that can say no.",
-        args=argv,
-        config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff),
-    )
-    module = sys.modules[type(args).__module__]
+    shown = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff)
     try:
-        module.run(args)
+        own = getattr(verbs.get(argv[0]) if argv else None, "defaults", None)
+        if own is None:
+            args = tyro.cli(union, prog="keysift", description="Attention that can say no.", args=argv, config=shown)
+        else:
+            # Flags of these verbs change what a file or an old run says, so they start from it.
+            module, rest = verbs[argv[0]], argv[1:]
+            about = module.__doc__
+            args = tyro.cli(
+                module.Args, prog=f"keysift {argv[0]}", description=about, args=rest, default=own(rest), config=shown
+            )
+        sys.modules[type(args).__module__].run(args)
     except KeysiftError as error:
-        Console(stderr=True, highlight=False).print(f"keysift: {error}", markup=False, soft_wrap=True)
+        if os.environ.get("RANK", "0") == "0":  # every process torchrun started refuses; one says so
+            Console(stderr=True, highlight=False).print(f"keysift: {error}", markup=False, soft_wrap=True)
         return 2
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+if __name__ == "__main__":
+    main()

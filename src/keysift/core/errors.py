@@ -31,3 +31,7 @@ class DataError(KeysiftError):
 
 class DisagreementError(KeysiftError):
     """A fast path whose answers stray from the definition."""
+
+
+class TrainingError(KeysiftError):
+    """A run that cannot go on: a loss that is no number, a checkpoint that cannot be written."""

@@ -39,6 +39,7 @@ class LanguageModel(nn.Module, ABC):
         start: int = 0,
         cache: Cache | None = None,
         inference: Inference | None = None,
+        documents: Tensor | None = None,
     ) -> Tensor:
         """Logits B T N for int64 tokens B T.
 
@@ -46,8 +47,10 @@ class LanguageModel(nn.Module, ABC):
         start       the position of each row's first token; with a cache it is the cache's
         cache       what came before, from `model.cache(batch)`; these tokens are added to it
         inference   choices such as window expansion; with a cache they are the cache's
+        documents   int64 B T, rising along a row: each document is read as if it stood alone, from position 0
         """
-        return self.readout(self.hidden(tokens, keep=keep, start=start, cache=cache, inference=inference))
+        x_BTD = self.hidden(tokens, keep=keep, start=start, cache=cache, inference=inference, documents=documents)
+        return self.readout(x_BTD)
 
     def hidden(
         self,
@@ -57,9 +60,18 @@ class LanguageModel(nn.Module, ABC):
         start: int = 0,
         cache: Cache | None = None,
         inference: Inference | None = None,
+        documents: Tensor | None = None,
     ) -> Tensor:
         """The last residual stream B T D, for callers that read out only some positions."""
         self._check(tokens, keep)
+        if documents is not None:
+            if keep is not None or cache is not None or start != 0 or documents.shape != tokens.shape:
+                raise UnsupportedError(
+                    "documents are packed rows for training, one number for each token; leave keep, cache and start out"
+                )
+            chosen = self._can(inference or Inference())
+            span = Span(_within(documents), None, chosen, documents_BT=documents)
+            return self.through(tokens, span, [None] * len(self.layers))
         if cache is None:
             chosen = self._can(inference or Inference())
             span = Span(_positions(tokens, keep, start), keep, chosen)
@@ -121,6 +133,15 @@ def _positions(tokens: Tensor, keep: Tensor | None, start: int) -> Tensor:
     if keep is None:
         return start + torch.arange(tokens.shape[1], device=tokens.device)[None]
     return start + keep.cumsum(1) - 1
+
+
+def _within(documents_BT: Tensor) -> Tensor:
+    """Positions counted from the first token of each document."""
+    at_BT = torch.arange(documents_BT.shape[1], device=documents_BT.device).expand_as(documents_BT)
+    begins = torch.ones_like(documents_BT, dtype=torch.bool)
+    begins[:, 1:] = documents_BT[:, 1:] != documents_BT[:, :-1]
+    first_BT: Tensor = torch.where(begins, at_BT, 0).cummax(1).values
+    return at_BT - first_BT
 
 
 def count(model: nn.Module) -> int:

@@ -21,6 +21,7 @@ class Span:
     keep_BT: Tensor | None
     inference: Inference = field(default_factory=Inference)
     write: Write | None = None
+    documents_BT: Tensor | None = None  # tokens see those of their own document only
 
 
 class Cache:

@@ -27,6 +27,8 @@ def read(
     k, v, key_at, keep = k_BGTK, v_BGTV, at_B1T, None
     if span.keep_BT is not None:
         keep = span.keep_BT[:, None, :, None] & span.keep_BT[:, None, None, :]
+    if span.documents_BT is not None:
+        keep = (span.documents_BT[:, :, None] == span.documents_BT[:, None, :])[:, None]
     if store is not None:
         k, v, scalars, index_BGS = _remember(mechanism, k, v, scalars, span, store)
         each = 1 if index_BGS.shape[1] == 1 else q_BHTK.shape[1] // mechanism.maps // index_BGS.shape[1]

@@ -27,7 +27,8 @@ svg { display: block; } svg text { font: 11px system-ui, sans-serif; fill: var(-
 """
 
 
-def context_page(experiment: ContextExperiment) -> str:
+def context_page(experiment: ContextExperiment, more: str = "") -> str:
+    """`more` is what follows: HTML of other parts of the demo."""
     heads = "".join(
         f"<th scope='col'>{escape(c.title)}<small>scores {escape(', '.join(f'{s:g}' for s in c.scores))}</small></th>"
         for c in experiment.contexts
@@ -56,7 +57,7 @@ relevant: watch who can say so.</p>
 </table></div>
 <p><small>Mechanisms that compare two maps get a second map of equal scores. Screening reads cosines: a number x stands
 for tanh(x/2). Constants that depend on the context length are taken at 4 keys.</small></p>
-</body>
+{more}</body>
 </html>
 """
 

@@ -1,0 +1,183 @@
+"""One frozen config for a run; flags, TOML and JSON all come from its fields.
+
+What is left out follows the paper's recipe for the architecture (arXiv:2604.01178v3, section 4): `resolve` fills it in,
+and a run directory keeps the resolved config.
+"""
+
+from dataclasses import replace
+from typing import Any, Literal
+
+from keysift.core.config import config
+from keysift.core.errors import ConfigError
+
+Arch = Literal["multiscreen", "transformer"]
+Strategy = Literal["auto", "none", "ddp", "fsdp2"]
+Sink = Literal["trackio", "wandb", "tensorboard"]
+
+
+@config
+class TrainConfig:
+    """What to train, on what, how and for how long."""
+
+    arch: Arch = "multiscreen"
+    """Which model."""
+    psi: int | None = None
+    """Size of a Multiscreen: layers = tiles = psi, width = psi^2; 8 if nothing is said."""
+    depth: int | None = None
+    """Layers."""
+    heads: int | None = None
+    """Heads, or tiles of a Multiscreen."""
+    width: int | None = None
+    """Channels of the residual stream."""
+    mechanism: str | None = None
+    """What a Transformer reads with; softmax if left out."""
+
+    data: str = "stdlib"
+    """stdlib, abcdigits[:...], mqar[:...], hf:NAME, a file, folder or glob in quotes, or a built corpus."""
+    tokenizer: str | None = None
+    """bytes, bpe:SIZE or the path of one; bytes if left out."""
+    val_fraction: float = 0.05
+    """Share of the documents kept for validation."""
+    context: int = 256
+    """Tokens of a sequence."""
+    isolate: bool = False
+    """Keep the documents of a sequence apart: no attention across them."""
+
+    batch_tokens: int = 1024
+    """Tokens of one step over all processes; accumulation follows from it."""
+    micro_tokens: int = 8192
+    """Tokens a device takes at once, at most."""
+    steps: int | None = None
+    """When the run is over."""
+    minutes: float | None = None
+    """Stop after this much time in this session; a resumed session counts anew."""
+    seed: int = 0
+    """Initial weights and the order of the data."""
+
+    rate: float | None = None
+    """Learning rate after warm-up."""
+    schedule: Literal["constant", "cosine", "wsd"] = "constant"
+    """What follows the warm-up; cosine and wsd (constant, then linear decay) need steps."""
+    warmup: int | None = None
+    """Steps of linear warm-up; a sixteenth of the run, as in the paper, and 50 where only minutes are known."""
+    final_rate: float = 0.0
+    """Where cosine and wsd end, as a share of the rate."""
+    decay_share: float = 0.2
+    """The part of a wsd run that decays."""
+    weight_decay: float | None = None
+    """Of matrices; vectors and scalars never decay."""
+    clip: float | None = None
+    """Largest gradient norm; 0 does not clip."""
+    beta1: float = 0.9
+    beta2: float = 0.95
+    ema: float = 0.0
+    """Decay of an average of the weights, which is then what is evaluated and saved as the model; 0 keeps none."""
+
+    device: str = "auto"
+    """auto, cpu, cuda, ..."""
+    strategy: Strategy = "auto"
+    """How several processes share the work; auto is ddp under torchrun."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """bf16 is autocast; auto takes it on GPUs that have it."""
+    recompute: bool = False
+    """Recompute each layer in the backward pass: less memory, more time."""
+    compile: bool = False
+    """Compile the model with torch.compile."""
+
+    every: int = 100
+    """Steps between checkpoints; each is also evaluated and sampled."""
+    keep_last: int = 2
+    """Checkpoints to keep."""
+    keep_every: int = 0
+    """Besides, keep each checkpoint whose step is a multiple of this; 0 keeps none."""
+    keep_best: bool = True
+    """Besides, keep the one with the lowest validation loss."""
+    val_sequences: int = 32
+    """Validation sequences read at a checkpoint."""
+    sample_prompt: str = "def "
+    """What samples continue."""
+    sample_tokens: int = 200
+    """Length of a sample; 0 takes none."""
+    track: tuple[Sink, ...] = ()
+    """Also send metrics there; each is an extra to install."""
+
+    def __post_init__(self) -> None:
+        _positive(self, "context", "batch_tokens", "micro_tokens", "every", "keep_last", "val_sequences")
+        _not_negative(self, "sample_tokens", "keep_every", "final_rate")
+        if self.batch_tokens % self.context:
+            raise ConfigError(
+                f"batch_tokens must be a multiple of context, got {self.batch_tokens} and {self.context}; "
+                f"the next is {-(-self.batch_tokens // self.context) * self.context}"
+            )
+        if self.arch == "transformer" and self.psi is not None:
+            raise ConfigError("psi is the size of a Multiscreen; give a Transformer its depth, heads and width")
+        if self.psi is not None and (self.depth or self.heads or self.width):
+            raise ConfigError("psi says depth, heads and width at once; leave it out or leave them out")
+        if self.arch == "multiscreen" and self.mechanism is not None:
+            raise ConfigError("a Multiscreen reads with screening; mechanism is for --arch transformer")
+        if not 0 <= self.ema < 1 or not 0 < self.decay_share <= 1:
+            raise ConfigError(
+                f"ema must lie in [0, 1) and decay_share in (0, 1], got {self.ema:g} and {self.decay_share:g}"
+            )
+        if self.schedule != "constant" and self.steps is None:
+            raise ConfigError(f"{self.schedule} ends with the run, so it needs steps; add --steps, or use constant")
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of one step."""
+        return self.batch_tokens // self.context
+
+
+# What a resumed run may be told anew: none of these changes which numbers are computed before the end.
+FREE = frozenset(
+    {
+        *("steps", "minutes", "device", "strategy", "micro_tokens", "recompute", "compile", "every", "keep_last"),
+        *("keep_every", "keep_best", "val_sequences", "sample_prompt", "sample_tokens", "track"),
+    }
+)
+
+
+def resolve(config: TrainConfig, parameters: int) -> TrainConfig:
+    """The same with every blank filled in, for a model of so many parameters."""
+    if config.steps is None and config.minutes is None:
+        raise ConfigError("nothing says when the run is over; add --steps or --minutes")
+    paper = {"rate": 2.0**-4, "weight_decay": 0.0, "clip": 0.0}
+    if config.arch == "transformer":
+        # Section 4 names rates for 45M, 353M and 1.3B parameters; between them the nearer one (in size ratio) is used.
+        rate = 1e-3 if parameters < 126e6 else 3e-4 if parameters < 677e6 else 2e-4
+        paper = {"rate": rate, "weight_decay": 0.1, "clip": 1.0}
+    warmup = 50 if config.steps is None else min(4096, config.steps // 16)
+    wanted: dict[str, Any] = {**paper, "warmup": warmup, "tokenizer": config.tokenizer or "bytes"}
+    return replace(config, **{name: value for name, value in wanted.items() if getattr(config, name) is None})
+
+
+def changed(stored: TrainConfig, asked: TrainConfig) -> TrainConfig:
+    """The config of a resumed run; refuses to change what the past steps were made of."""
+    fixed = [
+        name
+        for name in type(stored).__dataclass_fields__
+        if name not in FREE and getattr(stored, name) != getattr(asked, name)
+    ]
+    if fixed:
+        name = fixed[0]
+        raise ConfigError(
+            f"a resumed run keeps its {name}: it was {getattr(stored, name)!r}, got {getattr(asked, name)!r}; "
+            f"start a new run with --out, or drop the flag"
+        )
+    if stored.schedule != "constant" and stored.steps != asked.steps:
+        raise ConfigError(
+            f"the {stored.schedule} schedule was laid out for {stored.steps} steps, got {asked.steps}; start a new run"
+        )
+    return asked
+
+
+def _positive(config: TrainConfig, *names: str) -> None:
+    for name in names:
+        if getattr(config, name) < 1:
+            raise ConfigError(f"{name} must be at least 1, got {getattr(config, name)}")
+
+
+def _not_negative(config: TrainConfig, *names: str) -> None:
+    for name in names:
+        if getattr(config, name) < 0:
+            raise ConfigError(f"{name} must be at least 0, got {getattr(config, name):g}")

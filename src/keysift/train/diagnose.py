@@ -1,0 +1,59 @@
+"""Where a loss stopped being a number: the batch, the parameter, the part of the model."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from keysift.data.batches import Batch
+from keysift.train.distributed import Shared
+from keysift.train.look import summed_loss
+
+
+@torch.no_grad()
+def diagnose(shared: Shared, batch: Batch) -> dict[str, Any]:
+    """Names in the order of the forward pass; None where all is finite. Every process must ask."""
+    names = list(shared.parameters)
+    values = [_broken(shared.parameters[name].detach()) for name in names]
+    gradients = [_broken(shared.parameters[name].grad) for name in names]
+    modules, outputs = _outputs(shared, batch)
+    return {
+        "first_parameter": _first(names, values, shared),
+        "first_gradient": _first(names, gradients, shared),
+        "first_output": _first(modules, outputs, shared),
+    }
+
+
+def _broken(tensor: Tensor | None) -> float:
+    if tensor is None:
+        return 0.0
+    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return float(not bool(local.isfinite().all()))
+
+
+def _outputs(shared: Shared, batch: Batch) -> tuple[list[str], list[float]]:
+    """Every module's output, in the order they are made."""
+    names: list[str] = []
+    broken: list[float] = []
+
+    def listen(name: str) -> Any:
+        def hear(module: Any, inputs: Any, output: Any) -> None:
+            if isinstance(output, Tensor) and output.is_floating_point():
+                names.append(name)
+                broken.append(_broken(output))
+
+        return hear
+
+    handles = [module.register_forward_hook(listen(name)) for name, module in shared.plain.named_modules() if name]
+    try:
+        summed_loss(shared.model, batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return names, broken
+
+
+def _first(names: list[str], broken: list[float], shared: Shared) -> str | None:
+    flags = shared.world.sum(*broken) if broken else []
+    return next((name for name, flag in zip(names, flags, strict=True) if flag), None)

@@ -1,0 +1,61 @@
+"""What a run would cost, from a few steps of its real model on this machine; nothing is written but the corpus."""
+
+import time
+
+import torch
+
+from keysift.models.language import count
+from keysift.train.build import build, empty, flops_per_token, model_config, state_bytes
+from keysift.train.config import TrainConfig, resolve
+from keysift.train.distributed import World, find_device
+from keysift.train.look import summed_loss
+from keysift.train.machine import memory_bytes, peak_flops
+from keysift.train.progress import clock
+from keysift.train.setup import open_data, streams, turns
+
+_LARGEST = 2**28  # parameters; a larger model is not built only to time it
+
+
+def estimate(config: TrainConfig) -> dict[str, str]:
+    world = World(0, 1, find_device(config.device, 0))
+    corpus = open_data(config, world, show=True)
+    shape = model_config(config, corpus.index.vocab_size)
+    model = empty(shape)
+    parameters = count(model)
+    config = resolve(config, parameters)
+    batches, _ = streams(corpus, config)
+    often = turns(config, world)
+    flops = flops_per_token(model, config.context)
+    told = {
+        "model": f"{config.arch}, {shape.depth} layers, width {shape.width}",
+        "parameters": f"{parameters:,}",
+        "corpus": f"{batches.split.tokens:,} training tokens of {corpus.index.tokenizer}",
+        "step": f"{config.batch_tokens:,} tokens: {often} x {config.sequences // often} sequences of {config.context}",
+        "recipe": f"rate {config.rate:g}, warm-up {config.warmup}, {config.schedule}, "
+        f"decay {config.weight_decay:g}, clip {config.clip or 'none'}",
+        "FLOPs a token": f"{flops:,.0f}, forward and backward, the mechanism's own work included",
+        "memory of weights and optimizer": f"{state_bytes(model, bool(config.ema)) / 2**20:,.1f} MiB",
+    }
+    if parameters > _LARGEST:
+        peak = peak_flops(world.device, torch.float32)
+        told["speed"] = f"at best {peak / flops:,.0f} tokens/s: too large to be timed here, from a matrix product"
+        speed = peak / flops
+    else:
+        model = build(shape).to(world.device)
+        batch = batches.batch(0, 0, often).to(world.device)
+        took = []
+        for _ in range(3):
+            began = time.perf_counter()
+            summed_loss(model, batch).backward()  # type: ignore[no-untyped-call]
+            took.append(time.perf_counter() - began)
+        speed = batch.inputs.numel() / min(took)
+        told["memory of the process"] = f"{memory_bytes(world.device) / 2**20:,.0f} MiB after one turn"
+        told["speed"] = f"{speed:,.0f} tokens/s, the best of three turns on one process here"
+    if config.steps is not None:
+        tokens = config.steps * config.batch_tokens
+        told["tokens"] = f"{tokens:,}, {tokens / batches.split.tokens:.2f} times the corpus"
+        told["FLOPs"] = f"{tokens * flops:.3g}"
+        told["time"] = f"about {clock(tokens / speed)} on one process like this"
+    if config.minutes is not None:
+        told["in the time given"] = f"about {config.minutes * 60 * speed:,.0f} tokens in {config.minutes:g} minutes"
+    return told

@@ -1,0 +1,300 @@
+"""The training loop: from a config to a run directory, on one process or many, stopped and resumed at will.
+
+train(TrainConfig(psi=4, steps=100), Path("runs/first"))
+train(None, Path("runs/first"))                             # goes on where it stopped
+"""
+
+import math
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from keysift.core.config import to_dict
+from keysift.core.errors import ConfigError, DataError, TrainingError
+from keysift.data.batches import Batch
+from keysift.models.language import LanguageModel, count
+from keysift.train import checkpoint, look, machine, metrics, optimizer
+from keysift.train.build import build, flops_per_token, model_config
+from keysift.train.config import TrainConfig, changed, resolve
+from keysift.train.diagnose import diagnose
+from keysift.train.distributed import World, joined
+from keysift.train.progress import Display, clock
+from keysift.train.run import DIAGNOSIS, SAMPLES, TRAIN, Facts, Run, write_json, write_text
+from keysift.train.schedule import share
+from keysift.train.setup import autocast, open_data, share_model, streams, turns
+from keysift.train.signals import Stop
+from keysift.train.state import State
+
+OnStep = Callable[[dict[str, Any]], None]
+
+
+def train(
+    config: TrainConfig | None, out: Path, *, resume: bool = False, show: bool = True, on_step: OnStep | None = None
+) -> Path:
+    """Train until the config says so or somebody asks to stop; returns the newest checkpoint.
+
+    resume    go on in `out`; `config` may change what is free to change, or be None
+    on_step   called with each line of the metrics, by the first process
+    """
+    run = Run(out)
+    stored = run.facts() if resume else None
+    if config is None:
+        if stored is None:
+            raise ConfigError("a new run needs a config; pass one, or resume=True to go on with an old run")
+        config = stored.config
+    with Stop() as stop, joined(config.device) as world:
+        session = None
+        try:
+            session = Session(config, run, stored, world, show=show, on_step=on_step)
+            session.go(stop)
+        except OSError as error:
+            raise TrainingError(
+                f"writing in {out} failed ({error}); make room or make it writable, then keysift train --resume {out}"
+            ) from error
+        finally:
+            if session is not None:
+                session.close()
+            run.unlock()
+    known = checkpoint.steps(run.checkpoints)
+    return run.checkpoints / checkpoint.name_of(known[-1])
+
+
+class Session:
+    """One sitting of a run: set up, step, save."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        run: Run,
+        stored: Facts | None,
+        world: World,
+        *,
+        show: bool,
+        on_step: OnStep | None,
+    ) -> None:
+        self.run, self.world, self.show, self.on_step = run, world, show and world.first, on_step
+        self.corpus = open_data(config, world, show=show)
+        generator = torch.Generator().manual_seed(config.seed)
+        torch.manual_seed(config.seed)
+        model = build(model_config(config, self.corpus.index.vocab_size), generator)
+        parameters = count(model)
+        self.config = changed(stored.config, config) if stored else resolve(config, parameters)
+        self.batches, self.validation = streams(self.corpus, self.config)
+        self.facts = Facts(
+            config=self.config,
+            stream=self.batches.stream_hash,
+            parameters=parameters,
+            flops_per_token=flops_per_token(model, self.config.context),
+            bytes_per_token=self.batches.split.bytes_per_token,
+        )
+        self.turns = turns(self.config, world)
+        self.shared = share_model(model, self.config, world)
+        self.state = State.new(self.shared, self.config)
+        self.precision = autocast(self.config, world)
+        self.writer: metrics.Writer | None = None
+        self.plain: LanguageModel
+        self._pool = ThreadPoolExecutor(1)
+        world.first_does(lambda: self._open(stored))
+        self._restore()
+
+    def _open(self, stored: Facts | None) -> None:
+        """What only the first process does: claim the directory and write down what this run is."""
+        if stored is None:
+            self.run.create(self.facts)
+        elif stored.stream != self.facts.stream:
+            raise DataError(
+                f"{self.config.data} is not what {self.run.path} was trained on: its token stream has another hash; "
+                f"bring the old text back, or start a new run"
+            )
+        self.run.lock()
+        checkpoint.tidy(self.run.checkpoints)
+        if stored is not None:
+            write_json(self.run.path / TRAIN, to_dict(self.facts))
+        newest = self.run.newest()
+        if newest is not None:
+            # A crash, or a hand that removed a damaged checkpoint, may have left the links behind.
+            checkpoint.point(self.run.checkpoints, newest.name)
+            self.run.link_model()
+
+    def _restore(self) -> None:
+        known = checkpoint.steps(self.run.checkpoints)
+        if known:
+            self.state.load(self.run.checkpoints / checkpoint.name_of(known[-1]))
+        if self.config.steps is not None and self.state.step >= self.config.steps:
+            raise ConfigError(
+                f"{self.run.path} is finished: it has made all {self.config.steps} steps; pass more --steps to go on"
+            )
+        dtype = torch.bfloat16 if not isinstance(self.precision, nullcontext) else torch.float32
+        self.peak = machine.peak_flops(self.world.device, dtype)
+        if self.world.first:
+            (self.run.path / DIAGNOSIS).unlink(missing_ok=True)
+            metrics.cut(self.run.path / metrics.METRICS, self.state.step)
+            self.run.add_session(self.world, self.shared.strategy, self.peak)
+            self.writer = metrics.Writer(self.run.path, self.config.track, to_dict(self.config))
+
+    def go(self, stop: Stop) -> None:
+        config, state = self.config, self.state
+        began = time.monotonic()
+        seconds = None if config.minutes is None else config.minutes * 60
+        display = Display(config.steps, seconds, show=self.show)
+        with display:
+            display.say(self._greeting())
+            ahead = self._fetch(state.step)
+            while True:
+                arrived = time.perf_counter()
+                batches = ahead.result()
+                waited = time.perf_counter() - arrived
+                ahead = self._fetch(state.step + 1)
+                late = seconds is not None and time.monotonic() - began >= seconds
+                line, leave = self._step(batches, stop.asked or late)
+                took = time.perf_counter() - arrived
+                state.step += 1
+                state.seconds += took
+                leave = leave or state.step == config.steps
+                line.update(self._costs(took, waited))
+                display.step(line["step"], line["loss"], line["tokens_per_second"])
+                due = leave or state.step % config.every == 0
+                if due:
+                    line.update(self._look(display))
+                self._write(line)
+                if due:
+                    self._save()
+                if leave:
+                    break
+            display.say(
+                f"{'finished' if state.step == config.steps else 'stopped'} at step {state.step} "
+                f"after {clock(state.seconds)}; saved in {self.run.path}"
+            )
+
+    def _step(self, batches: list[Batch], wish: bool) -> tuple[dict[str, Any], bool]:
+        """One step of the optimizer; also whether any process wishes to leave."""
+        config, shared, state = self.config, self.shared, self.state
+        rate = (config.rate or 0.0) * share(config, state.step)
+        optimizer.set_rate(state.optimizer, rate)
+        state.optimizer.zero_grad(set_to_none=True)
+        (tokens,) = self.world.sum(sum(map(look.targets, batches)))
+        losses = []
+        for turn, batch in enumerate(batches):
+            with shared.accumulating(last=turn == len(batches) - 1):
+                with self.precision:
+                    loss = look.summed_loss(shared.model, batch.to(self.world.device))
+                # Strategies average over processes; the loss of a token must not depend on how many there are.
+                (loss * (self.world.size / tokens)).backward()  # type: ignore[no-untyped-call]
+            losses.append(loss.detach())
+        shared.finish()
+        summed, leave = self.world.sum(sum(map(float, losses)), float(wish))
+        mean = summed / tokens
+        norm = optimizer.gradient_norm(shared.parameters)
+        if not (math.isfinite(mean) and math.isfinite(norm)):
+            self._give_up(mean, norm, rate, batches[-1])
+        optimizer.clip(shared.parameters, norm, config.clip or 0.0)
+        state.optimizer.step()
+        if state.ema:
+            optimizer.average(state.ema, shared.parameters, config.ema)
+        line = {
+            "step": state.step + 1,
+            "loss": mean,
+            "bits_per_byte": self._bits(mean),
+            "rate": rate,
+            "gradient_norm": norm,
+        }
+        return line, leave > 0
+
+    def _give_up(self, loss: float, norm: float, rate: float, batch: Batch) -> NoReturn:
+        found = diagnose(self.shared, batch.to(self.world.device))
+        known = checkpoint.steps(self.run.checkpoints)
+        last = checkpoint.name_of(known[-1]) if known else None
+        told = {
+            "step": self.state.step + 1,
+            "loss": repr(loss),
+            "gradient_norm": repr(norm),
+            "rate": rate,
+            "sequences": self.batches.batch(self.state.step).rows,
+            **found,
+            "last_good_checkpoint": last,
+        }
+        if self.world.first:
+            write_json(self.run.path / DIAGNOSIS, told)
+        where = found["first_parameter"] or found["first_gradient"] or found["first_output"]
+        raise TrainingError(
+            f"the loss of step {self.state.step + 1} is {loss:g} with gradient norm {norm:g}, first seen in {where}; "
+            f"{self.run.path / DIAGNOSIS} has the details and {last or 'no checkpoint'} is the last good one; "
+            f"try a lower --rate or --clip 1"
+        )
+
+    def _costs(self, took: float, waited: float) -> dict[str, Any]:
+        rate = self.config.batch_tokens / took
+        return {
+            "tokens": self.state.step * self.config.batch_tokens,
+            "tokens_per_second": rate,
+            "share_of_peak": rate * self.facts.flops_per_token / (self.peak * self.world.size),
+            "memory_bytes": machine.memory_bytes(self.world.device),
+            "data_wait_share": waited / took,
+            "seconds": self.state.seconds,
+        }
+
+    def _look(self, display: Display) -> dict[str, Any]:
+        """Validation loss, a sample and what each head has learned."""
+        config, state = self.config, self.state
+        with look.averaged(self.shared, state.ema):
+            loss = look.validation_loss(self.shared, self.validation, config.val_sequences, self.precision)
+        if state.best is None or loss < state.best:
+            state.best, state.best_step = loss, state.step
+        self.plain = state.plain()
+        found = {"val_loss": loss, "val_bits_per_byte": self._bits(loss)}
+        display.say(f"step {state.step}  validation {loss:.4f} ({found['val_bits_per_byte']:.3f} bits/byte)")
+        if not self.world.first:
+            return found
+        if config.sample_tokens:
+            text = look.sample(self.plain, self.corpus.tokenizer, config.sample_prompt, config.sample_tokens)
+            write_text(self.run.path / SAMPLES / f"{checkpoint.name_of(state.step)}.txt", text + "\n")
+        return {**found, "heads": look.heads(self.plain, self.validation.batch(0).inputs[:1])}
+
+    def _save(self) -> None:
+        """The line of this step is on disk before the checkpoint that follows it: none is missing after a crash."""
+        config, state = self.config, self.state
+        if self.writer is not None:
+            self.writer.sync()
+        state.save(self.run.checkpoints, self.corpus.tokenizer, self.plain)
+        if self.world.first:
+            self.run.link_model()
+            best = state.best_step if config.keep_best else None
+            checkpoint.retain(self.run.checkpoints, last=config.keep_last, every=config.keep_every, best=best)
+        self.world.wait()
+
+    def _write(self, line: dict[str, Any]) -> None:
+        if self.writer is not None:
+            self.writer.write(line)
+        if self.on_step is not None and self.world.first:
+            self.on_step(line)
+
+    def _fetch(self, step: int) -> Future[list[Batch]]:
+        """This process's part of a step, read while the step before it is computed."""
+        parts = self.turns * self.world.size
+
+        def read() -> list[Batch]:
+            mine = range(self.world.rank, parts, self.world.size)
+            return [self.batches.batch(step, part, parts) for part in mine]
+
+        return self._pool.submit(read)
+
+    def _bits(self, loss: float) -> float:
+        return loss / (math.log(2) * self.facts.bytes_per_token)
+
+    def _greeting(self) -> str:
+        facts, step = self.facts, self.state.step
+        return (
+            f"{'going on at step ' + str(step) if step else 'training'}: {self.config.arch} with "
+            f"{facts.parameters:,} parameters on {self.config.data} in {self.run.path}, {self.world.size} "
+            f"process{'es' if self.world.size > 1 else ''} ({self.shared.strategy})"
+        )
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        if self.writer is not None:
+            self.writer.close()

@@ -1,0 +1,90 @@
+"""metrics.jsonl: one line a step, each step once, whatever happened between. Free of torch: lists of runs read it."""
+
+import importlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from keysift.core.errors import UnsupportedError
+from keysift.train.config import Sink
+
+METRICS = "metrics.jsonl"
+
+
+def read(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a metrics file; one that a crash cut short ends it."""
+    if not path.is_file():
+        return
+    with path.open() as file:
+        for line in file:
+            try:
+                yield json.loads(line)
+            except ValueError:
+                return
+
+
+def cut(path: Path, step: int) -> None:
+    """Keep what happened up to `step`: a resumed run writes the rest again."""
+    kept = [line for line in read(path) if line["step"] <= step]
+    fresh = path.with_name(f".{path.name}")
+    with fresh.open("w") as file:
+        file.writelines(json.dumps(line) + "\n" for line in kept)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+
+
+class Writer:
+    """Appends lines and passes them on to the sinks."""
+
+    def __init__(self, folder: Path, sinks: tuple[Sink, ...], settings: Mapping[str, Any]) -> None:
+        self._sinks = [open_sink(sink, folder, settings) for sink in sinks]
+        # Unbuffered: when the disk is full, nothing may be left to be written at the end.
+        self._file = (folder / METRICS).open("ab", buffering=0)
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(line).encode() + b"\n")
+        numbers = {key: value for key, value in line.items() if isinstance(value, int | float)}
+        for sink in self._sinks:
+            sink.log(numbers, step=line["step"])
+
+    def sync(self) -> None:
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+        for sink in self._sinks:
+            sink.finish()
+
+
+class Log(Protocol):
+    def log(self, numbers: dict[str, Any], step: int) -> Any: ...
+    def finish(self) -> Any: ...
+
+
+class _Board:
+    def __init__(self, folder: Path) -> None:
+        self._writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter(str(folder / "tensorboard"))
+
+    def log(self, numbers: dict[str, Any], step: int) -> None:
+        for name, number in numbers.items():
+            self._writer.add_scalar(name, number, step)
+
+    def finish(self) -> None:
+        self._writer.close()
+
+
+def open_sink(sink: Sink, folder: Path, settings: Mapping[str, Any]) -> Log:
+    try:
+        if sink == "tensorboard":
+            return _Board(folder)
+        module = importlib.import_module(sink)
+    except ImportError as error:
+        raise UnsupportedError(
+            f"{sink} is not installed ({error}); pip install 'keysift[{sink}]', or drop --track"
+        ) from error
+    module.init(project="keysift", name=folder.name, config=dict(settings))
+    log: Log = module
+    return log

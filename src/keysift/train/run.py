@@ -1,0 +1,154 @@
+"""The run directory: everything a run was, in one folder.
+
+train.json          the resolved config, the hash of the token stream, the size of the model
+environment.json    one entry a session: versions, commit, machine, processes
+metrics.jsonl       one line a step
+samples/            what the model wrote at each checkpoint
+checkpoints/        see checkpoint.py
+config.json, ...    links to the newest checkpoint's model, so the folder itself loads with keysift.load
+diagnosis.json      why a run stopped, if its loss was no number
+"""
+
+import fcntl
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from keysift.core.config import config, from_dict, to_dict
+from keysift.core.errors import DataError
+from keysift.models.save import CONFIG, WEIGHTS
+from keysift.train import checkpoint
+from keysift.train.config import TrainConfig
+from keysift.train.distributed import World
+
+TRAIN, ENVIRONMENT, DIAGNOSIS, SAMPLES, CHECKPOINTS = (
+    "train.json",
+    "environment.json",
+    "diagnosis.json",
+    "samples",
+    "checkpoints",
+)
+
+
+@config
+class Facts:
+    """What was decided when the run began."""
+
+    config: TrainConfig
+    stream: str
+    """Hash of the tokens and their order."""
+    parameters: int
+    flops_per_token: float
+    bytes_per_token: float
+
+
+class Run:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / CHECKPOINTS
+        self._lock: Any = None
+
+    def create(self, facts: Facts) -> None:
+        """A new run; refuses to write into another one."""
+        if (self.path / TRAIN).exists():
+            raise DataError(
+                f"{self.path} already holds a run; go on with keysift train --resume {self.path}, or choose "
+                f"another --out"
+            )
+        try:
+            (self.path / SAMPLES).mkdir(parents=True, exist_ok=True)
+            self.checkpoints.mkdir(exist_ok=True)
+            write_json(self.path / TRAIN, to_dict(facts))
+        except OSError as error:
+            raise DataError(f"{self.path} cannot be written ({error}); choose another --out") from error
+
+    def facts(self) -> Facts:
+        file = self.path / TRAIN
+        if not file.is_file():
+            raise DataError(f"{self.path} holds no run: {TRAIN} is missing; start one with --out")
+        try:
+            return from_dict(Facts, json.loads(file.read_text()))
+        except json.JSONDecodeError as error:
+            raise DataError(f"{file} is not JSON ({error}); start a new run with --out") from error
+
+    def lock(self) -> None:
+        """One process trains in a directory at a time; the system frees the lock of a process that was killed."""
+        self._lock = (self.path / ".lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self.unlock()
+            raise DataError(f"another process is training in {self.path}; wait for it or stop it") from error
+
+    def unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
+    def newest(self) -> Path | None:
+        """The newest checkpoint, compared with its hashes; None if there is none yet."""
+        known = checkpoint.steps(self.checkpoints)
+        if not known:
+            return None
+        path = self.checkpoints / checkpoint.name_of(known[-1])
+        checkpoint.verify(path)
+        return path
+
+    def link_model(self) -> None:
+        """Let the folder itself be loaded. The names are links through `last`, so they never need to change."""
+        last = Path(CHECKPOINTS) / checkpoint.LAST
+        names = [path.name for path in (self.path / last).iterdir() if path.is_file()]
+        for name in {*names, CONFIG, WEIGHTS} - {checkpoint.MANIFEST, checkpoint.PROGRESS}:
+            if not (self.path / name).is_symlink():
+                (self.path / name).symlink_to(last / name)
+
+    def add_session(self, world: World, strategy: str, peak: float) -> None:
+        path = self.path / ENVIRONMENT
+        sessions = json.loads(path.read_text()) if path.is_file() else []
+        sessions.append(
+            {
+                "began": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+                "command": sys.argv,
+                "versions": {name: version(name) for name in ("keysift", "torch", "numpy", "tokenizers")},
+                "python": platform.python_version(),
+                "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+                "commit": _commit(),
+                "device": torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "cpu",
+                "threads": torch.get_num_threads(),
+                "processes": world.size,
+                "strategy": strategy,
+                "peak_flops": peak,
+            }
+        )
+        write_json(path, sessions)
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    fresh = path.with_name(f".{path.name}")
+    with fresh.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+
+
+def _commit() -> str | None:
+    """Of the source keysift runs from, with a mark if it was changed since."""
+    where = Path(__file__).parent
+    found = subprocess.run(["git", "-C", where, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    if found.returncode:
+        return None
+    dirty = subprocess.run(["git", "-C", where, "status", "--porcelain", "-uno"], capture_output=True, check=False)
+    return found.stdout.strip() + ("+changes" if dirty.stdout else "")

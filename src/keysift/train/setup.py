@@ -1,0 +1,68 @@
+"""What a session stands on: the data, the shared model, the division of a step, the precision."""
+
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint as recomputed
+
+from keysift.core.errors import ConfigError, UnsupportedError
+from keysift.data.batches import Batches
+from keysift.data.corpus import Corpus
+from keysift.data.shards import prepare
+from keysift.models.language import LanguageModel
+from keysift.train.config import TrainConfig
+from keysift.train.distributed import Shared, World
+
+
+def open_data(config: TrainConfig, world: World, *, show: bool) -> Corpus:
+    """The corpus; the first process tokenises if nobody has yet."""
+    world.first_does(lambda: prepare(config.data, config.tokenizer, show=show))
+    return prepare(config.data, config.tokenizer, show=False)
+
+
+def streams(corpus: Corpus, config: TrainConfig) -> tuple[Batches, Batches]:
+    """What is trained on and what is validated on, in an order that depends on nothing but the config."""
+    training = Batches(
+        corpus.split("train", config.val_fraction),
+        context=config.context,
+        batch_size=config.sequences,
+        seed=config.seed,
+        isolate=config.isolate,
+    )
+    held_out = corpus.split("val", config.val_fraction)
+    size = max(1, min(config.micro_tokens // config.context, (held_out.tokens - 1) // config.context))
+    return training, Batches(held_out, context=config.context, batch_size=size, seed=0, isolate=config.isolate)
+
+
+def turns(config: TrainConfig, world: World) -> int:
+    """How often a process calls the model in one step, so that every step reads batch_tokens."""
+    if config.sequences % world.size:
+        raise ConfigError(
+            f"{config.sequences} sequences a step cannot be shared by {world.size} processes; "
+            f"make batch_tokens a multiple of {config.context * world.size}"
+        )
+    own = config.sequences // world.size
+    at_once = max(1, config.micro_tokens // config.context)
+    return next(n for n in range(1, own + 1) if own % n == 0 and own // n <= at_once)
+
+
+def share_model(model: LanguageModel, config: TrainConfig, world: World) -> Shared:
+    model.to(world.device)
+    if config.recompute:
+        for layer in model.layers:
+            layer.forward = partial(recomputed, layer.forward, use_reentrant=False)
+    if config.compile:
+        model.compile()
+    return Shared(model, config.strategy, world)
+
+
+def autocast(config: TrainConfig, world: World) -> AbstractContextManager[Any]:
+    """bf16 where it was asked for or is at home; nothing else."""
+    cuda = world.device.type == "cuda"
+    if config.precision == "bf16" and cuda and not torch.cuda.is_bf16_supported():
+        raise UnsupportedError("this GPU has no bf16; use --precision fp32")
+    if config.precision == "bf16" or (config.precision == "auto" and cuda and torch.cuda.is_bf16_supported()):
+        return torch.autocast(world.device.type, torch.bfloat16)
+    return nullcontext()

@@ -1,0 +1,41 @@
+"""The demo's training: a small Multiscreen on the built-in corpus for a given time, sampled before and after."""
+
+import shutil
+from pathlib import Path
+
+import torch
+
+from keysift.data.tokenizer import Bytes
+from keysift.models.language import count
+from keysift.models.save import load
+from keysift.nn.inference import Inference
+from keysift.train.build import build, model_config
+from keysift.train.config import TrainConfig
+from keysift.train.look import sample
+from keysift.train.loop import train
+from keysift.train.metrics import METRICS, read
+from keysift.train.record import TrainingStory
+
+PROMPT, LENGTH = "def ", 160
+
+
+def training_story(seconds: float, out: Path, *, show: bool = True) -> TrainingStory:
+    """Trains in `out`, where an earlier story is overwritten."""
+    config = TrainConfig(psi=6, context=128, batch_tokens=1024, minutes=seconds / 60, sample_tokens=0, every=1_000_000)
+    if (out / "train.json").exists():
+        shutil.rmtree(out)
+    untrained = build(model_config(config, Bytes.vocab_size), torch.Generator().manual_seed(config.seed))
+    before = sample(untrained.eval(), Bytes(), PROMPT, LENGTH)
+    train(config, out, show=show)
+    model = load(out).eval()
+    lines = list(read(out / METRICS))
+    windows = [scalars.stored(Inference())["window"].tolist() for scalars in model._scalars()]
+    return TrainingStory(
+        parameters=count(model),
+        seconds=lines[-1]["seconds"],
+        context=config.context,
+        losses=tuple(line["loss"] for line in lines),
+        windows=tuple(map(tuple, windows)),
+        before=before,
+        after=sample(model, Bytes(), PROMPT, LENGTH),
+    )

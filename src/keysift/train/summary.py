@@ -1,0 +1,75 @@
+"""What became of a run, read from its directory without loading a model."""
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+from keysift.core.config import config
+from keysift.train.metrics import METRICS, read
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+@config
+class Summary:
+    """One run, for lists and tables."""
+
+    path: str
+    arch: str
+    parameters: int
+    data: str
+    step: int
+    steps: int | None
+    state: str
+    """finished, stopped, or diverged."""
+    loss: float | None
+    val_loss: float | None
+    bits_per_byte: float | None
+    tokens_per_second: float | None
+    losses: tuple[float, ...]
+
+
+def summary(run: Path) -> Summary:
+    told = json.loads((run / "train.json").read_text())
+    lines = list(read(run / METRICS))
+    last: dict[str, Any] = lines[-1] if lines else {}
+    checked = [line for line in lines if "val_loss" in line]
+    steps = told["config"]["steps"]
+    step = last.get("step", 0)
+    state = "finished" if steps is not None and step >= steps else "stopped"
+    speeds = sorted(line["tokens_per_second"] for line in lines)
+    return Summary(
+        path=str(run),
+        arch=told["config"]["arch"],
+        parameters=told["parameters"],
+        data=told["config"]["data"],
+        step=step,
+        steps=steps,
+        state="diverged" if (run / "diagnosis.json").exists() else state,
+        loss=last.get("loss"),
+        val_loss=checked[-1]["val_loss"] if checked else None,
+        bits_per_byte=checked[-1]["val_bits_per_byte"] if checked else None,
+        tokens_per_second=speeds[len(speeds) // 2] if speeds else None,
+        losses=tuple(line["loss"] for line in lines),
+    )
+
+
+def find_runs(folder: Path) -> list[Path]:
+    """Run directories in a folder, or the folder itself."""
+    if (folder / "train.json").is_file():
+        return [folder]
+    return sorted(path.parent for path in folder.glob("**/train.json"))
+
+
+def sparkline(values: tuple[float, ...], width: int = 24) -> str:
+    """Means of equal stretches, from the lowest bar to the highest."""
+    if not values:
+        return ""
+    width = min(width, len(values))
+    cuts = [len(values) * i // width for i in range(width + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(cuts)]
+    low, high = min(means), max(means)
+    if high == low:
+        return _BARS[0] * width
+    return "".join(_BARS[round((mean - low) / (high - low) * (len(_BARS) - 1))] for mean in means)

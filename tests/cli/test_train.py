@@ -1,0 +1,161 @@
+"""keysift train, runs, sweep, bench and the demo's second part, as a user types them."""
+
+import json
+import os
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from keysift.cli.main import _main
+from keysift.cli.train import defaults
+from keysift.core.config import from_dict
+from keysift.train import bench
+from keysift.train.build import build, empty, model_config
+from keysift.train.config import TrainConfig, resolve
+from keysift.train.metrics import open_sink, read
+from keysift.train.sweep import grid
+from tests.refusals import refuses
+from tests.train.conftest import cache, corpus  # noqa: F401
+
+RECIPES = sorted((Path(__file__).parent.parent.parent / "recipes").glob("*.toml"))
+SMALL = ("--psi", "2", "--context", "16", "--batch-tokens", "64", "--sample-tokens", "4", "--val-sequences", "2")
+
+
+def call(*words: object) -> None:
+    assert _main([str(word) for word in words]) == 0
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    assert _main([str(word) for word in words]) == 2
+    return " ".join(capsys.readouterr().err.split())
+
+
+def test_train_resume_runs_and_generate(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
+    run = tmp_path / "runs" / "first"
+    file = tmp_path / "own.toml"
+    file.write_text(f'data = "{corpus}"\nsteps = 9\nevery = 2\n')
+    call("train", "--config", file, *SMALL, "--steps", 3, "--out", run)
+    said = capsys.readouterr().err
+    assert "training: multiscreen with" in said
+    assert "step 1  loss" in said
+    assert "left" in said
+    assert "finished at step 3" in said
+    call("train", "--resume", run, "--steps", 5)
+    assert [line["step"] for line in read(run / "metrics.jsonl")] == [1, 2, 3, 4, 5]
+    capsys.readouterr()
+    call("generate", run, "--prompt", "def ", "--max-new-tokens", 3)
+    call("runs", tmp_path / "runs")
+    assert "5/5" in capsys.readouterr().out
+    call("runs", run, "--json")
+    (told,) = json.loads(capsys.readouterr().out)
+    assert told["state"] == "finished"
+    assert len(told["losses"]) == 5
+    call("runs", tmp_path / "nothing")
+    assert "no runs in" in capsys.readouterr().out
+
+
+def test_dry_run_writes_nothing(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
+    call("train", "--data", corpus, *SMALL, "--steps", 100, "--minutes", 1, "--out", tmp_path / "run", "--dry-run")
+    said = capsys.readouterr().out
+    for word in ("parameters", "FLOPs", "tokens", "memory", "time"):
+        assert word in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "say where: --out DIRECTORY" in refused(capsys, "train", "--steps", 1)
+    assert "--config takes a TOML file" in refused(capsys, "train", "--config", tmp_path / "none.toml")
+    with refuses("say where: --out DIRECTORY"):
+        from keysift.cli.train import Args, run
+
+        run(Args(train=TrainConfig(steps=1)))
+    with refuses("--resume has the config of its run"):
+        defaults(["--resume", "a", "--config=b"])
+    with refuses("--config takes a TOML file"):
+        defaults(["--config", str(tmp_path / "none.toml")])
+    (tmp_path / "bad.toml").write_text("psi = = 6")
+    with refuses("is not TOML"):
+        defaults([f"--config={tmp_path / 'bad.toml'}"])
+    (tmp_path / "unknown.toml").write_text("rat = 0.1")
+    with refuses("TrainConfig has no field 'rat'; did you mean 'rate'"):
+        defaults([f"--config={tmp_path / 'unknown.toml'}"])
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_recipes_describe_models(path: Path) -> None:
+    config = from_dict(TrainConfig, tomllib.loads(path.read_text()))
+    shape = model_config(config, 257)
+    assert type(empty(shape)).__name__.lower() == config.arch
+    if not path.stem.startswith("cpu"):
+        paper = from_dict(TrainConfig, {**tomllib.loads(path.read_text()), "steps": 2**16})
+        assert paper.batch_tokens * paper.steps == 2**38  # type: ignore[operator]
+        assert (paper.rate or 0) > 0
+        assert resolve(paper, 10).warmup == 2**12
+
+
+def test_sweep(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
+    words = ("sweep", "--over", "rate=0.01,1e30", "arch=transformer", "--out", tmp_path / "sweep", "--data", corpus)
+    sizes = ("--depth", 1, "--heads", 1, "--width", 8, "--context", 16, "--batch-tokens", 32, "--sample-tokens", 0)
+    rest = (*sizes, "--steps", 6, "--every", 3, "--processes", 2, "--clip", 0, "--warmup", 0, "--val-sequences", 2)
+    call(*words, *rest)
+    results = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    assert [one["state"] for one in results] == ["finished", "diverged"]
+    assert "polyline" in (tmp_path / "sweep" / "sweep.html").read_text()
+    before = os.stat(tmp_path / "sweep" / results[0]["run"] / "metrics.jsonl").st_mtime_ns
+    call(*words, *rest)
+    assert os.stat(tmp_path / "sweep" / results[0]["run"] / "metrics.jsonl").st_mtime_ns == before, "not made again"
+    assert "processes must be at least 1" in refused(capsys, *words, *rest, "--processes", 0)
+
+
+def test_a_sweep_refuses(tmp_path: Path) -> None:
+    base = TrainConfig(steps=2)
+    assert list(grid(base, ("seed=0,1", "rate=0.5"))) == ["seed=0_rate=0.5", "seed=1_rate=0.5"]
+    with refuses("add --steps"):
+        grid(TrainConfig(minutes=1.0), ("seed=0",))
+    for axis in ("seed", "seed=", "sead=1"):
+        with refuses("an axis is written field=value,value"):
+            grid(base, (axis,))
+    from keysift.cli.sweep import Args, run
+    from keysift.train.sweep import _train
+
+    with refuses("processes must be at least 1, got 0"):
+        run(Args(over=(), out=tmp_path, processes=0))
+    with refuses("the run .* failed: keysift: "):
+        _train(TrainConfig(steps=1, data=str(tmp_path / "nothing")), tmp_path / "run")
+
+
+def test_bench(
+    corpus: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small = ("--psi", 2, "--context", 16, "--batch-tokens", 32, "--steps", 3, "--data", corpus)
+    call("bench", "train", *small)
+    assert "multiscreen over transformer" in capsys.readouterr().out
+    call("bench", "train", *small, "--json")
+    told = json.loads(capsys.readouterr().out)
+    assert told["overhead"]["steps"] == 3
+    config = TrainConfig(psi=2, data=str(corpus), context=16, batch_tokens=32, steps=4, val_sequences=1)
+    monkeypatch.setattr(bench, "build", lambda shape, generator: build(shape, generator.manual_seed(1)))
+    with refuses("nothing is timed until they agree"):
+        bench.overhead(config, tmp_path / "run")
+
+
+def test_sinks(tmp_path: Path) -> None:
+    with refuses("trackio is not installed"):
+        open_sink("trackio", tmp_path, {})
+
+
+def test_demo_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        call("demo", "--out", tmp_path / "demo.html", "--seconds", 3)
+    said = capsys.readouterr().out
+    assert "untrained" in said
+    assert sum(line.startswith("keysift ") for line in said.splitlines()) == 6, "three commands, twice"
+    page = (tmp_path / "demo.html").read_text()
+    assert "learned window of each tile" in page
+    assert page.count("<circle") == 36
+    assert "<polyline" in page
+    assert (tmp_path / "demo-run" / "model.safetensors").exists()

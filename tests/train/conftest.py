@@ -1,0 +1,47 @@
+"""A small text to train on and a cache of its own, shared by the tests of one session."""
+
+from pathlib import Path
+
+import pytest
+
+from keysift.train.config import TrainConfig
+
+WORDS = ("def", "return", "self", "for", "in", "if", "not", "x", "y", "(", ")", ":", "=", "\n    ", "None", "import")
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of forty short documents that are not all alike. Anybody may read it: some tests change the user."""
+    folder = tmp_path_factory.mktemp("text")
+    number = 1
+    for document in range(40):
+        words = []
+        for _ in range(160):
+            number = (number * 48271) % (2**31 - 1)
+            words.append(WORDS[number % len(WORDS)])
+        (folder / f"{document:02d}.txt").write_text(" ".join(words))
+    return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cache")
+    patch = pytest.MonkeyPatch()
+    patch.setenv("KEYSIFT_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def tiny(corpus: Path) -> TrainConfig:
+    """Seconds, not minutes; two turns a step, so that accumulation is part of every test."""
+    return TrainConfig(
+        psi=2,
+        data=str(corpus),
+        context=16,
+        batch_tokens=64,
+        micro_tokens=32,
+        steps=12,
+        every=4,
+        val_sequences=4,
+        sample_tokens=4,
+    )

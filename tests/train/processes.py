@@ -1,0 +1,64 @@
+"""Training runs as real processes, started, interrupted and killed like a user's."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from keysift.train import checkpoint
+from keysift.train.config import TrainConfig
+from keysift.train.metrics import read
+from keysift.train.sweep import to_toml
+
+MAIN = ("-m", "keysift.cli.main", "train", "--quiet")
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def toml(config: TrainConfig, path: Path) -> Path:
+    path.write_text(to_toml(config))
+    return path
+
+
+def start(*flags: object, processes: int = 1, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    launch = [sys.executable]
+    if processes > 1:
+        launch += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    return subprocess.Popen(
+        [*before, *launch, *MAIN, *map(str, flags)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**ENVIRONMENT, "KEYSIFT_CACHE": os.environ["KEYSIFT_CACHE"]},
+    )
+
+
+def finish(process: subprocess.Popen[str], code: int = 0) -> str:
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == code, said[-3000:]
+    return said
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+def wait_for_steps(run: Path, count: int, process: subprocess.Popen[str]) -> None:
+    """Until the metrics hold `count` lines or the process has ended."""
+    deadline = time.monotonic() + 240
+    while process.poll() is None and sum(1 for _ in read(run / "metrics.jsonl")) < count:
+        assert time.monotonic() < deadline, "nothing happens"
+        time.sleep(0.02)
+
+
+def losses(run: Path) -> list[float]:
+    lines = list(read(run / "metrics.jsonl"))
+    assert [line["step"] for line in lines] == list(range(1, len(lines) + 1)), "each step once"
+    return [line["loss"] for line in lines]
+
+
+def all_readable(run: Path) -> None:
+    for step in checkpoint.steps(run / "checkpoints"):
+        checkpoint.verify(run / "checkpoints" / checkpoint.name_of(step))

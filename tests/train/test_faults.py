@@ -1,0 +1,103 @@
+"""What befalls a run in the world: kill -9, signals, a full disk, a directory nobody may write to."""
+
+import os
+import random
+import resource
+import shutil
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import keysift
+from keysift.train import checkpoint
+from keysift.train.config import TrainConfig
+from keysift.train.loop import train
+from tests.train.processes import all_readable, finish, kill, losses, start, toml, wait_for_steps
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kills",
+    [3, pytest.param(30, marks=pytest.mark.skipif(not os.environ.get("SOAK"), reason="30 kills run in `make soak`"))],
+)
+def test_kill_nine_at_random_moments(tiny: TrainConfig, tmp_path: Path, kills: int) -> None:
+    """A checkpoint every second step: about half of the time is spent writing one."""
+    config = replace(tiny, steps=20 * kills, every=2, sample_tokens=0)
+    whole = tmp_path / "whole"
+    train(config, whole, show=False)
+    run, file = tmp_path / "run", toml(config, tmp_path / "config.toml")
+    chance = random.Random(kills)
+    killed = 0
+    for attempt in range(kills):
+        process = start("--config", file, "--out", run) if attempt == 0 else start("--resume", run)
+        known = checkpoint.steps(run / "checkpoints")
+        wait_for_steps(run, (known[-1] if known else 0) + 1, process)
+        time.sleep(chance.uniform(0, 0.4))
+        killed += process.poll() is None
+        kill(process)
+        all_readable(run)
+        if checkpoint.steps(run / "checkpoints"):
+            keysift.load(run / "checkpoints" / checkpoint.name_of(checkpoint.steps(run / "checkpoints")[-1]))
+    assert killed >= kills * 2 // 3, "too few of the processes were alive to be killed"
+    if len(losses(run)) < config.steps or checkpoint.steps(run / "checkpoints")[-1] != config.steps:  # type: ignore[operator]
+        finish(start("--resume", run))
+    assert losses(run) == losses(whole)
+    ours, theirs = keysift.load(run).state_dict(), keysift.load(whole).state_dict()
+    assert all(bool((ours[name] == theirs[name]).all()) for name in theirs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_leaves(tiny: TrainConfig, tmp_path: Path, number: signal.Signals) -> None:
+    config = replace(tiny, steps=100_000, every=100_000, sample_tokens=0)
+    process = start("--config", toml(config, tmp_path / "config.toml"), "--out", tmp_path / "run")
+    wait_for_steps(tmp_path / "run", 2, process)
+    process.send_signal(number)
+    finish(process)
+    made = losses(tmp_path / "run")
+    assert checkpoint.steps(tmp_path / "run" / "checkpoints") == [len(made)]
+    again = len(made) + 3
+    finish(start("--resume", tmp_path / "run", "--steps", again))
+    assert losses(tmp_path / "run")[: len(made)] == made
+    assert len(losses(tmp_path / "run")) == again
+
+
+@pytest.mark.slow
+def test_a_full_disk_stops_with_the_checkpoint_before(tiny: TrainConfig, tmp_path: Path) -> None:
+    """The system refuses to let a file of this process grow: what a full disk looks like to it."""
+    config = replace(tiny, steps=100_000, every=5, sample_tokens=0)
+    process = start("--config", toml(config, tmp_path / "config.toml"), "--out", tmp_path / "run")
+    wait_for_steps(tmp_path / "run", 8, process)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1024, 1024))
+    said = finish(process, code=2)
+    assert "failed" in said
+    assert "make room" in said
+    assert "Traceback" not in said
+    all_readable(tmp_path / "run")
+    good = checkpoint.steps(tmp_path / "run" / "checkpoints")[-1]
+    finish(start("--resume", tmp_path / "run", "--steps", good + 2))
+    assert len(losses(tmp_path / "run")) == good + 2
+
+
+@pytest.mark.slow
+def test_a_read_only_directory_stops_with_the_checkpoint_before(tiny: TrainConfig, tmp_path: Path) -> None:
+    # Root may write anywhere unless it gives that right away.
+    humble = ("setpriv", "--bounding-set=-dac_override,-dac_read_search") if os.geteuid() == 0 else ()
+    if humble and shutil.which(humble[0]) is None:
+        pytest.skip("root without setpriv cannot meet a read-only directory")
+    config = replace(tiny, steps=100_000, every=5, sample_tokens=0)
+    run = tmp_path / "run"
+    process = start("--config", toml(config, tmp_path / "config.toml"), "--out", run, before=humble)
+    wait_for_steps(run, 8, process)
+    (run / "checkpoints").chmod(0o555)
+    said = finish(process, code=2)
+    (run / "checkpoints").chmod(0o755)
+    assert "saving step" in said
+    assert "is whole" in said
+    all_readable(run)
+    good = checkpoint.steps(run / "checkpoints")[-1]
+    finish(start("--resume", run, "--steps", good + 2))
+    assert len(losses(run)) == good + 2
