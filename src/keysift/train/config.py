@@ -99,7 +99,7 @@ class TrainConfig:
     sample_tokens: int = 200
     """Length of a sample; 0 takes none."""
     track: tuple[Sink, ...] = ()
-    """Also send metrics there; each is an extra to install."""
+    """Also send metrics there; each is a package to install."""
 
     def __post_init__(self) -> None:
         _positive(self, "context", "batch_tokens", "micro_tokens", "every", "keep_last", "val_sequences")
@@ -128,7 +128,8 @@ class TrainConfig:
         return self.batch_tokens // self.context
 
 
-# What a resumed run may be told anew: none of these changes which numbers are computed before the end.
+# What a resumed run may be told anew. How the work is cut (micro_tokens, strategy, device, recompute, compile) changes
+# rounding, so a resume is exact to the bit only where that stays as it was.
 FREE = frozenset(
     {
         *("steps", "minutes", "device", "strategy", "micro_tokens", "recompute", "compile", "every", "keep_last"),
