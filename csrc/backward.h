@@ -48,16 +48,22 @@ struct Batch {
   float *q, *dh, *dq;
 };
 
+// Sums for the tile's scalars over one batch and block, in fp32.
+struct Slopes {
+  vf acceptance{}, reach{}, window{};
+};
+
 template <class S>
 struct Backward {
   const S& shape;
   const Plan& plan;
   const Tile& tile;
-  vf d_acceptance{}, d_reach{}, d_window{};
   vd all_acceptance{}, all_reach{}, all_window{};
 
   // From dP = <dh, v> to the weights of dv (relevance) and of dq and dk (ds), and the tile's scalars.
-  KEYSIFT_INLINE void differentiate(vf score, vf dp, vf distance, vf cross, vf* relevance, vf* ds) {
+  // tile and slopes are the caller's locals: through `this` each step would wait for the last one's store.
+  KEYSIFT_INLINE static void differentiate(const Tile& tile, vf score, vf dp, vf distance, vf cross, vf* relevance, vf* ds,
+                                           Slopes* slopes) {
     const vf t = trim(tile, score);
     const vf alpha = t * t;
     vf soft = all(1.0f);
@@ -66,13 +72,13 @@ struct Backward {
       const vf c = half.cosine();
       soft = c * c;
       // d soft / d reach = 2 y sin(y) cos(y) / reach with y = distance * quarter_turn
-      d_reach += dp * alpha * half.sine() * c * half.y;
+      slopes->reach += dp * alpha * half.sine() * c * half.y;
     }
     const vf slope = dp * soft * t * all(static_cast<float>(2 * tile.inverse));
     *relevance = alpha * soft;
     *ds = slope;
-    d_acceptance += slope * (all(1.0f) - score);
-    if (tile.turns) d_window += slope * cross * distance;
+    slopes->acceptance += slope * (all(1.0f) - score);
+    if (tile.turns) slopes->window += slope * cross * distance;
   }
 
   KEYSIFT_INLINE void listed(const Standing& at, const uint64_t* passed, const float* scores, const Batch& batch,
@@ -80,6 +86,8 @@ struct Backward {
     int32_t pairs[kMostPairs];
     float relevance[kMostPairs], ds[kMostPairs];
     const int n = list_pairs(passed, pairs);
+    const Tile here = tile;
+    Slopes slopes;
     const int64_t key_pad = shape.key_pad(), value_pad = shape.value_pad();
     for (int e = 0; e < n; e += kLanes) {
       vf partial[kLanes];
@@ -92,15 +100,17 @@ struct Backward {
       const vi pair = load(pairs + e);
       const uint32_t there = n - e >= kLanes ? ~0u : (1u << (n - e)) - 1;
       vf cross{};
-      if (tile.turns) {
+      if (here.turns) {
         const vi q = (pair >> 6) * all(static_cast<int32_t>(key_pad)), k = pair & all(kBlock - 1);
         cross = gather(batch.q, q) * gather(block.keys + kBlock, k) - gather(batch.q + 1, q) * gather(block.keys, k);
       }
       vf r, d;
-      differentiate(keep(there, gather(scores, pair)), keep(there, sums(partial)), distances(at, pair), cross, &r, &d);
+      differentiate(here, keep(there, gather(scores, pair)), keep(there, sums(partial)), distances(at, pair), cross, &r, &d,
+                    &slopes);
       store(relevance + e, r);
       store(ds + e, d);
     }
+    widen(slopes);
     for (int e = 0; e < n; ++e) {
       const int64_t i = pairs[e] >> 6, j = pairs[e] & (kBlock - 1);
       add_scaled(block.dv + j * value_pad, relevance[e], batch.dh + i * value_pad, value_pad);
@@ -119,38 +129,41 @@ struct Backward {
       block.transposed = true;
     }
     alignas(64) float relevance[kBatch * kBlock];
+    const Tile here = tile;
+    Slopes slopes;
     for (int i = 0; i < kBatch; i += kRows) {
       for (int v = 0; v < kVectors; v += kColumns) {
         vf dp[kRows][kColumns];
         product<kColumns>(batch.dh + i * value_pad, value_pad, block.values_t + v * kLanes, shape.value(), dp);
-        for (int r = 0; r < kRows; ++r) {
-          const float* q = batch.q + (i + r) * key_pad;
-          for (int c = 0; c < kColumns; ++c) {
-            const int j = (v + c) * kLanes;
-            float* s = scores + (i + r) * kBlock + j;
-            const uint32_t bits = static_cast<uint32_t>(passed[i + r] >> j);
-            const vf distance = distances(at, i + r, j);
-            vf cross{};
-            if (tile.turns) cross = all(q[0]) * load(block.keys + kBlock + j) - all(q[1]) * load(block.keys + j);
-            vf rel, ds;
-            differentiate(keep(bits, load(s)), keep(bits, dp[r][c]), distance, cross, &rel, &ds);
-            store(relevance + (i + r) * kBlock + j, keep(bits, rel));
-            store(s, ds);
-          }
+        KEYSIFT_UNROLL for (int r = 0; r < kRows; ++r) {
+          KEYSIFT_UNROLL for (int c = 0; c < kColumns; ++c) store(relevance + (i + r) * kBlock + (v + c) * kLanes, dp[r][c]);
         }
       }
     }
+    for (int i = 0; i < kBatch; ++i) {
+      const vf q0 = all(batch.q[i * key_pad]), q1 = all(batch.q[i * key_pad + 1]);
+      for (int j = 0; j < kBlock; j += kLanes) {
+        float* s = scores + i * kBlock + j;
+        float* p = relevance + i * kBlock + j;
+        const uint32_t bits = static_cast<uint32_t>(passed[i] >> j);
+        vf cross{};
+        if (here.turns) cross = q0 * load(block.keys + kBlock + j) - q1 * load(block.keys + j);
+        vf rel, ds;
+        differentiate(here, keep(bits, load(s)), keep(bits, load(p)), distances(at, i, j), cross, &rel, &ds, &slopes);
+        store(p, keep(bits, rel));
+        store(s, ds);
+      }
+    }
+    widen(slopes);
     add_products(kBlock, value_pad, kBatch, relevance, 1, kBlock, batch.dh, block.dv);
     add_products(kBlock, key_pad, kBatch, scores, 1, kBlock, batch.q, block.dk);
     add_products(kBatch, key_pad, kBlock, scores, kBlock, 1, block.key_rows, batch.dq);
   }
 
-  // fp32 holds the scalars' sums over one batch and block, fp64 all the rest.
-  KEYSIFT_INLINE void widen() {
-    all_acceptance += halves(d_acceptance);
-    all_reach += halves(d_reach);
-    all_window += halves(d_window);
-    d_acceptance = d_reach = d_window = vf{};
+  KEYSIFT_INLINE void widen(const Slopes& slopes) {
+    all_acceptance += halves(slopes.acceptance);
+    all_reach += halves(slopes.reach);
+    all_window += halves(slopes.window);
   }
 
   KEYSIFT_INLINE static vd halves(vf x) {
@@ -304,7 +317,6 @@ struct SlabTask {
         } else {
           pass.listed(standing, passed, scores, batch, block);
         }
-        pass.widen();
       }
     }
     pass.add_to(task.sums + g);

@@ -10,6 +10,8 @@ namespace KEYSIFT_VARIANT {
 constexpr int kRows = 4;  // rows held in registers by both products
 // Vectors held per row: 4 x 4 accumulators fill half of AVX-512's 32 registers, 4 x 2 half of the 16 elsewhere.
 constexpr int kColumns = kLanes == 16 ? 4 : 2;
+// Rows held where only one vector of each is left, so that enough sums are under way at a time.
+constexpr int kTallRows = 8;
 constexpr int kVectors = kBlock / kLanes;
 
 // Key and value width, known at compile time where positive.
@@ -163,24 +165,24 @@ KEYSIFT_INLINE void product(const float* a, int64_t a_stride, const float* packe
   }
 }
 
-// to[r][:] += sum_p weight[r * row_step + p * step] from[p][:] for kRows rows and Columns vectors.
-template <int Columns>
+// to[r][:] += sum_p weight[r * row_step + p * step] from[p][:] for Rows rows and Columns vectors.
+template <int Rows, int Columns>
 KEYSIFT_INLINE void add_products_tile(int64_t count, const float* weight, int64_t row_step, int64_t step, const float* from,
                                       int64_t from_stride, float* to, int64_t to_stride) {
   // From zero, then added: sums of sums lose less than one long sum.
-  vf acc[kRows][Columns];
-  KEYSIFT_UNROLL for (int r = 0; r < kRows; ++r) {
+  vf acc[Rows][Columns];
+  KEYSIFT_UNROLL for (int r = 0; r < Rows; ++r) {
     KEYSIFT_UNROLL for (int c = 0; c < Columns; ++c) acc[r][c] = vf{};
   }
   for (int64_t p = 0; p < count; ++p) {
     vf b[Columns];
     KEYSIFT_UNROLL for (int c = 0; c < Columns; ++c) b[c] = load(from + p * from_stride + c * kLanes);
-    KEYSIFT_UNROLL for (int r = 0; r < kRows; ++r) {
+    KEYSIFT_UNROLL for (int r = 0; r < Rows; ++r) {
       const vf one = all(weight[r * row_step + p * step]);
       KEYSIFT_UNROLL for (int c = 0; c < Columns; ++c) acc[r][c] += one * b[c];
     }
   }
-  KEYSIFT_UNROLL for (int r = 0; r < kRows; ++r) {
+  KEYSIFT_UNROLL for (int r = 0; r < Rows; ++r) {
     KEYSIFT_UNROLL for (int c = 0; c < Columns; ++c) {
       float* at = to + r * to_stride + c * kLanes;
       store(at, load(at) + acc[r][c]);
@@ -188,17 +190,19 @@ KEYSIFT_INLINE void add_products_tile(int64_t count, const float* weight, int64_
   }
 }
 
-// The same for any multiple of kRows rows and any padded width.
+// The same for any multiple of kTallRows rows and any padded width.
 KEYSIFT_INLINE void add_products(int64_t rows, int64_t width, int64_t count, const float* weight, int64_t row_step,
                                  int64_t step, const float* from, float* to) {
-  for (int64_t r = 0; r < rows; r += kRows) {
-    const float* w = weight + r * row_step;
-    float* into = to + r * width;
-    int64_t x = 0;
-    for (; x + kColumns * kLanes <= width; x += kColumns * kLanes) {
-      add_products_tile<kColumns>(count, w, row_step, step, from + x, width, into + x, width);
+  int64_t x = 0;
+  for (; x + kColumns * kLanes <= width; x += kColumns * kLanes) {
+    for (int64_t r = 0; r < rows; r += kRows) {
+      add_products_tile<kRows, kColumns>(count, weight + r * row_step, row_step, step, from + x, width, to + r * width + x, width);
     }
-    for (; x < width; x += kLanes) add_products_tile<1>(count, w, row_step, step, from + x, width, into + x, width);
+  }
+  for (; x < width; x += kLanes) {
+    for (int64_t r = 0; r < rows; r += kTallRows) {
+      add_products_tile<kTallRows, 1>(count, weight + r * row_step, row_step, step, from + x, width, to + r * width + x, width);
+    }
   }
 }
 

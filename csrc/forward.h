@@ -29,12 +29,13 @@ struct Forward {
     int32_t pairs[kMostPairs];
     float relevance[kMostPairs];
     const int n = list_pairs(passed, pairs);
+    const Tile here = tile;  // a local cannot alias what is stored below
     for (int e = 0; e < n; e += kLanes) {
       const vi pair = load(pairs + e);
-      const vf t = trim(tile, gather(scores, pair));
+      const vf t = trim(here, gather(scores, pair));
       vf r = t * t;
-      if (tile.fades) {
-        const vf c = HalfAngle(tile, distances(at, pair)).cosine();
+      if (here.fades) {
+        const vf c = HalfAngle(here, distances(at, pair)).cosine();
         r *= c * c;
       }
       store(relevance + e, r);
@@ -80,13 +81,14 @@ struct Forward {
   }
 
   KEYSIFT_INLINE void add_dense(const Standing& at, const uint64_t* passed, float* scores, float* sums) {
+    const Tile here = tile;
     for (int i = 0; i < kBatch; ++i) {
       for (int j = 0; j < kBlock; j += kLanes) {
         float* s = scores + i * kBlock + j;
-        const vf t = trim(tile, load(s));
+        const vf t = trim(here, load(s));
         vf r = t * t;
-        if (tile.fades) {
-          const vf c = HalfAngle(tile, distances(at, i, j)).cosine();
+        if (here.fades) {
+          const vf c = HalfAngle(here, distances(at, i, j)).cosine();
           r *= c * c;
         }
         store(s, keep(static_cast<uint32_t>(passed[i] >> j), r));
