@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo check test soak bench docs clean
+.PHONY: setup demo check test soak bench docs clean sanitize
 
 setup: $(READY)
 
@@ -36,6 +36,12 @@ test: $(READY)
 # Every fault at full length: 30 kills. `make test` runs a short version of each.
 soak: $(READY)
 	SOAK=1 $(BIN)/python -m pytest -q tests/train/test_faults.py tests/train/test_distributed.py
+
+# The kernel's own driver under AddressSanitizer and UndefinedBehaviorSanitizer, every variant this machine runs.
+sanitize:
+	cmake -S csrc -B build/sanitize -DKEYSIFT_SANITIZE=ON
+	cmake --build build/sanitize --parallel 2
+	for isa in plain avx2 avx512; do echo "$$isa"; KEYSIFT_ISA=$$isa build/sanitize/keysift_driver || exit 1; done
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.mechanisms
