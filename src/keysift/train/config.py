@@ -99,7 +99,7 @@ class TrainConfig:
     sample_tokens: int = 200
     """Length of a sample; 0 takes none."""
     track: tuple[Sink, ...] = ()
-    """Also send metrics there; each is a package to install."""
+    """Also send metrics there; each is an extra to install."""
 
     def __post_init__(self) -> None:
         _positive(self, "context", "batch_tokens", "micro_tokens", "every", "keep_last", "val_sequences")

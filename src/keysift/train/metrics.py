@@ -82,7 +82,9 @@ def open_sink(sink: Sink, folder: Path, settings: Mapping[str, Any]) -> Log:
             return _Board(folder)
         module = importlib.import_module(sink)
     except ImportError as error:
-        raise UnsupportedError(f"{sink} is not installed ({error}); pip install {sink}, or drop --track") from error
+        raise UnsupportedError(
+            f"{sink} is not installed ({error}); pip install 'keysift[{sink}]', or drop --track"
+        ) from error
     module.init(project="keysift", name=folder.name, config=dict(settings))
     log: Log = module
     return log

@@ -24,6 +24,7 @@ thead small, tbody th small { display: block; color: var(--soft); font-weight: 4
 tbody th { min-width: 13rem; } code { font-size: .85em; }
 svg { display: block; } svg text { font: 11px system-ui, sans-serif; fill: var(--ink); }
 .yes { color: var(--bar); } .no { color: var(--soft); }
+pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere; }
 """
 
 
