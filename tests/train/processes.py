@@ -30,6 +30,7 @@ def start(*flags: object, processes: int = 1, before: tuple[str, ...] = ()) -> s
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
         env={**ENVIRONMENT, "KEYSIFT_CACHE": os.environ["KEYSIFT_CACHE"]},
     )
 
@@ -38,6 +39,11 @@ def finish(process: subprocess.Popen[str], code: int = 0) -> str:
     _, said = process.communicate(timeout=300)
     assert process.returncode == code, said[-3000:]
     return said
+
+
+def press_control_c(process: subprocess.Popen[str]) -> None:
+    """What a terminal does: every process of the group gets the signal."""
+    os.killpg(process.pid, signal.SIGINT)
 
 
 def kill(process: subprocess.Popen[str]) -> None:

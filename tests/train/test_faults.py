@@ -5,17 +5,19 @@ import random
 import resource
 import shutil
 import signal
+import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import keysift
-from keysift.train import checkpoint
+from keysift.train import checkpoint, signals
 from keysift.train.config import TrainConfig
 from keysift.train.loop import train
-from tests.train.processes import all_readable, finish, kill, losses, start, toml, wait_for_steps
+from tests.train.processes import all_readable, finish, kill, losses, press_control_c, start, toml, wait_for_steps
 
 
 @pytest.mark.slow
@@ -63,6 +65,39 @@ def test_a_signal_saves_and_leaves(tiny: TrainConfig, tmp_path: Path, number: si
     finish(start("--resume", tmp_path / "run", "--steps", again))
     assert losses(tmp_path / "run")[: len(made)] == made
     assert len(losses(tmp_path / "run")) == again
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tell", [press_control_c, subprocess.Popen.terminate], ids=["Ctrl-C", "SIGTERM"])
+def test_a_signal_under_torchrun_saves_and_leaves(
+    tiny: TrainConfig, tmp_path: Path, tell: Callable[[subprocess.Popen[str]], None]
+) -> None:
+    """With Ctrl-C each process hears twice: from the terminal, and from torchrun."""
+    config = replace(tiny, steps=100_000, every=100_000, sample_tokens=0)
+    process = start("--config", toml(config, tmp_path / "config.toml"), "--out", tmp_path / "run", processes=2)
+    wait_for_steps(tmp_path / "run", 2, process)
+    tell(process)
+    process.communicate(timeout=60)
+    made = losses(tmp_path / "run")
+    assert checkpoint.steps(tmp_path / "run" / "checkpoints") == [len(made)]
+    all_readable(tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_does_not_wait(tiny: TrainConfig, tmp_path: Path) -> None:
+    """A step of minutes: nothing is saved, and nothing is broken either."""
+    config = replace(tiny, steps=1, batch_tokens=16 * 20_000, micro_tokens=16)
+    process = start("--config", toml(config, tmp_path / "config.toml"), "--out", tmp_path / "run")
+    while not (tmp_path / "run" / "metrics.jsonl").exists():
+        assert process.poll() is None, finish(process)
+        time.sleep(0.05)
+    time.sleep(1)
+    press_control_c(process)
+    time.sleep(signals.SAME_WISH + 0.5)
+    assert process.poll() is None, "one signal waits for the step"
+    press_control_c(process)
+    finish(process, code=130)
+    assert checkpoint.steps(tmp_path / "run" / "checkpoints") == []
 
 
 @pytest.mark.slow

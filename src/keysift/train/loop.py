@@ -1,7 +1,7 @@
 """The training loop: from a config to a run directory, on one process or many, stopped and resumed at will.
 
 train(TrainConfig(psi=4, steps=100), Path("runs/first"))
-train(None, Path("runs/first"))                             # goes on where it stopped
+train(None, Path("runs/first"), resume=True)                # goes on where it stopped
 """
 
 import math
@@ -47,11 +47,13 @@ def train(
         if stored is None:
             raise ConfigError("a new run needs a config; pass one, or resume=True to go on with an old run")
         config = stored.config
-    with Stop() as stop, joined(config.device) as world:
+    with joined(config.device) as world:
         session = None
         try:
+            # Until the first step there is nothing to save: whoever interrupts the tokenising need not wait for it.
             session = Session(config, run, stored, world, show=show, on_step=on_step)
-            session.go(stop)
+            with Stop() as stop:
+                session.go(stop)
         except OSError as error:
             raise TrainingError(
                 f"writing in {out} failed ({error}); make room or make it writable, then keysift train --resume {out}"
@@ -151,6 +153,8 @@ class Session:
                 waited = time.perf_counter() - arrived
                 ahead = self._fetch(state.step + 1)
                 late = seconds is not None and time.monotonic() - began >= seconds
+                if stop.asked:
+                    display.say("asked to stop: one more step, then saving; a second signal would not wait")
                 line, leave = self._step(batches, stop.asked or late)
                 took = time.perf_counter() - arrived
                 state.step += 1

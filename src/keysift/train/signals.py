@@ -1,19 +1,27 @@
 """Ctrl-C and SIGTERM ask a run to save and leave; a second one does not wait."""
 
+import os
 import signal
 import threading
+import time
 from types import FrameType, TracebackType
 from typing import Any, Self
 
 _ASKED = (signal.SIGINT, signal.SIGTERM)
+# A terminal's Ctrl-C reaches every process, and a launcher (torchrun, a sweep) then passes it on: the same wish, twice.
+SAME_WISH = 2.0
 
 
 class Stop:
-    """`asked` becomes true. The old handlers come back with the first signal, so the next one acts at once."""
+    """`asked` becomes true with the first signal. One that comes more than two seconds later acts as it always did."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self._heard: float | None = None
         self._before: dict[signal.Signals, Any] = {}
+
+    @property
+    def asked(self) -> bool:
+        return self._heard is not None
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -26,8 +34,16 @@ class Stop:
         self._restore()
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
-        self._restore()
+        now = time.monotonic()
+        if self._heard is None:
+            self._heard = now
+        elif now - self._heard > SAME_WISH:
+            before = self._before[signal.Signals(number)]
+            self._restore()
+            if callable(before):
+                before(number, frame)
+            else:
+                os.kill(os.getpid(), number)
 
     def _restore(self) -> None:
         for number, handler in self._before.items():
