@@ -13,7 +13,11 @@ from keysift.train.metrics import read
 from keysift.train.sweep import to_toml
 
 MAIN = ("-m", "keysift.cli.main", "train", "--quiet")
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+ROOT = Path(__file__).parents[2]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def toml(config: TrainConfig, path: Path) -> Path:
@@ -31,7 +35,7 @@ def start(*flags: object, processes: int = 1, before: tuple[str, ...] = ()) -> s
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env={**ENVIRONMENT, "KEYSIFT_CACHE": os.environ["KEYSIFT_CACHE"]},
+        env=environment(),
     )
 
 
@@ -57,6 +61,16 @@ def wait_for_steps(run: Path, count: int, process: subprocess.Popen[str]) -> Non
     while process.poll() is None and sum(1 for _ in read(run / "metrics.jsonl")) < count:
         assert time.monotonic() < deadline, "nothing happens"
         time.sleep(0.02)
+
+
+def half_written(run: Path) -> list[Path]:
+    return list((run / "checkpoints").glob(".step-*.writing"))
+
+
+def wait_for_writing(run: Path, process: subprocess.Popen[str]) -> None:
+    """Until a checkpoint is being written or the process has ended."""
+    while process.poll() is None and not half_written(run):
+        time.sleep(0.0005)
 
 
 def losses(run: Path) -> list[float]:

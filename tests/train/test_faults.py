@@ -1,11 +1,13 @@
 """What befalls a run in the world: kill -9, signals, a full disk, a directory nobody may write to."""
 
+import json
 import os
 import random
 import resource
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,38 +19,77 @@ import keysift
 from keysift.train import checkpoint, signals
 from keysift.train.config import TrainConfig
 from keysift.train.loop import train
-from tests.train.processes import all_readable, finish, kill, losses, press_control_c, start, toml, wait_for_steps
+from tests.train.processes import (
+    ROOT,
+    all_readable,
+    environment,
+    finish,
+    half_written,
+    kill,
+    losses,
+    press_control_c,
+    start,
+    toml,
+    wait_for_steps,
+    wait_for_writing,
+)
+
+
+SOAK = bool(os.environ.get("SOAK"))
+
+
+def longer(*values: object) -> pytest.ParameterSet:
+    """The full length of a test of which a short version always runs."""
+    return pytest.param(*values, marks=pytest.mark.skipif(not SOAK, reason="its full length runs in `make soak`"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "kills",
-    [3, pytest.param(30, marks=pytest.mark.skipif(not os.environ.get("SOAK"), reason="30 kills run in `make soak`"))],
-)
+@pytest.mark.parametrize("kills", [4, longer(30)])
 def test_kill_nine_at_random_moments(tiny: TrainConfig, tmp_path: Path, kills: int) -> None:
-    """A checkpoint every second step: about half of the time is spent writing one."""
+    """Half of the kills wait for a checkpoint to be begun; what they leave half-written shows where they fell."""
     config = replace(tiny, steps=20 * kills, every=2, sample_tokens=0)
     whole = tmp_path / "whole"
     train(config, whole, show=False)
     run, file = tmp_path / "run", toml(config, tmp_path / "config.toml")
     chance = random.Random(kills)
-    killed = 0
+    killed = within = 0
     for attempt in range(kills):
         process = start("--config", file, "--out", run) if attempt == 0 else start("--resume", run)
         known = checkpoint.steps(run / "checkpoints")
         wait_for_steps(run, (known[-1] if known else 0) + 1, process)
-        time.sleep(chance.uniform(0, 0.4))
+        time.sleep(chance.uniform(0, 0.2))
+        if attempt % 2:
+            wait_for_writing(run, process)
+            time.sleep(chance.uniform(0, 0.02))
         killed += process.poll() is None
         kill(process)
+        within += bool(half_written(run))
         all_readable(run)
         if checkpoint.steps(run / "checkpoints"):
             keysift.load(run / "checkpoints" / checkpoint.name_of(checkpoint.steps(run / "checkpoints")[-1]))
-    assert killed >= kills * 2 // 3, "too few of the processes were alive to be killed"
-    if len(losses(run)) < config.steps or checkpoint.steps(run / "checkpoints")[-1] != config.steps:  # type: ignore[operator]
-        finish(start("--resume", run))
+    assert killed == kills, "every process was alive when it was killed"
+    assert within >= kills // 4, "and some were writing a checkpoint"
+    finish(start("--resume", run))
     assert losses(run) == losses(whole)
     ours, theirs = keysift.load(run).state_dict(), keysift.load(whole).state_dict()
     assert all(bool((ours[name] == theirs[name]).all()) for name in theirs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "stride"), [(7, 13), longer(1, 1)])
+def test_kill_nine_before_every_change_to_the_directory(
+    tiny: TrainConfig, tmp_path: Path, first: int, stride: int
+) -> None:
+    config = replace(tiny, steps=6, every=2, keep_last=1, keep_best=False)
+    file = toml(config, tmp_path / "config.toml")
+    command = [sys.executable, "-m", "tests.train.crash_points", file, tmp_path, str(first), str(stride)]
+    said = subprocess.run(command, capture_output=True, text=True, check=False, env=environment(), cwd=ROOT)
+    assert said.returncode == 0, said.stderr[-3000:]
+    points = [json.loads(line) for line in said.stdout.splitlines()]
+    assert [point for point in points if not point["exact"]] == []
+    # Three checkpoints are written and two removed; in each, tensors, the model, the manifest, the rename, the link.
+    assert sum(".writing" in point["before"] for point in points) >= 50 // stride
+    assert len(points) >= 90 // stride
 
 
 @pytest.mark.slow
