@@ -4,18 +4,21 @@ import json
 import os
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from keysift.cli.main import _main
+from keysift.cli.sweep import Args as sweep_args
+from keysift.cli.sweep import run as sweep_verb
 from keysift.cli.train import defaults
 from keysift.core.config import from_dict
 from keysift.train import bench
 from keysift.train.build import build, empty, model_config
 from keysift.train.config import TrainConfig, resolve
 from keysift.train.metrics import open_sink, read
-from keysift.train.sweep import grid
+from keysift.train.sweep import points
 from tests.refusals import refuses
 from tests.train.conftest import cache, corpus  # noqa: F401
 
@@ -109,21 +112,43 @@ def test_sweep(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "processes must be at least 1" in refused(capsys, *words, *rest, "--processes", 0)
 
 
+def test_points_of_a_sweep() -> None:
+    base = TrainConfig(steps=2)
+    assert list(points(base, (), ("seed=0,1", "rate=0.5"))) == ["seed=0_rate=0.5", "seed=1_rate=0.5"]
+    listed = points(base, ("psi=3 rate=0.5", "arch=transformer depth=1 heads=1 width=8"), ("seed=0,1",))
+    assert [(c.arch, c.psi, c.rate, c.width, c.seed) for c in listed.values()] == [
+        ("multiscreen", 3, 0.5, None, 0),
+        ("multiscreen", 3, 0.5, None, 1),
+        ("transformer", None, None, 8, 0),
+        ("transformer", None, None, 8, 1),
+    ]
+    assert next(iter(points(base, ("data=a/b.txt",), ()))) == "data=a-b.txt", "a name is one folder"
+
+
 def test_a_sweep_refuses(tmp_path: Path) -> None:
     base = TrainConfig(steps=2)
-    assert list(grid(base, ("seed=0,1", "rate=0.5"))) == ["seed=0_rate=0.5", "seed=1_rate=0.5"]
     with refuses("add --steps"):
-        grid(TrainConfig(minutes=1.0), ("seed=0",))
+        points(TrainConfig(minutes=1.0), (), ("seed=0",))
     for axis in ("seed", "seed=", "sead=1"):
-        with refuses("an axis is written field=value,value"):
-            grid(base, (axis,))
-    from keysift.cli.sweep import Args, run
-    from keysift.train.sweep import _train
-
+        with refuses("a setting is written field=value, an axis field=value,value"):
+            points(base, (), (axis,))
+    with refuses("seed=0 is asked for twice"):
+        points(base, (), ("seed=0,0",))
     with refuses("processes must be at least 1, got 0"):
-        run(Args(over=(), out=tmp_path, processes=0))
-    with refuses("the run .* failed: keysift: "):
-        _train(TrainConfig(steps=1, data=str(tmp_path / "nothing")), tmp_path / "run")
+        sweep_verb(sweep_args(over=("seed=0",), out=tmp_path, processes=0))
+    with refuses("nothing to sweep over"):
+        sweep_verb(sweep_args(out=tmp_path))
+
+
+def test_a_run_that_fails_leaves_the_others_alone(corpus: Path, tmp_path: Path) -> None:  # noqa: F811
+    base = TrainConfig(psi=2, context=16, batch_tokens=32, steps=2, sample_tokens=0, val_sequences=2)
+    each = (f"data={tmp_path / 'nothing'}", f"data={corpus}")
+    with refuses("1 of 2 runs failed .*no file matches.*; the others are kept"):
+        sweep_verb(sweep_args(each=each, out=tmp_path / "sweep", train=base))
+    results = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    assert [one["state"] for one in results] == ["failed", "finished"]
+    with refuses("was made with context 16, not 8; choose another --out"):
+        sweep_verb(sweep_args(each=each, out=tmp_path / "sweep", train=replace(base, context=8)))
 
 
 def test_bench(

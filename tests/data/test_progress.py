@@ -4,16 +4,18 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from keysift.core import live
 from keysift.data import build
-from keysift.data import progress as module
 from keysift.data.progress import Meter
 from tests.data.test_shards import of
 
 
 def test_plain_lines_when_not_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with Meter("reading", 4_000_000, every=0) as meter:
+    meter = Meter("reading", 4_000_000, every=0)
+    with meter.live:
         meter.advance(1_000_000)
-    with Meter("reading", None, every=0) as meter:
+    meter = Meter("reading", None, every=0)
+    with meter.live:
         meter.advance(1_000_000)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("reading: 1.0 of 4.0 MB, ")
@@ -21,7 +23,8 @@ def test_plain_lines_when_not_a_terminal(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_silence_when_asked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    with Meter("reading", 10, show=False, every=0) as meter:
+    meter = Meter("reading", 10, show=False, every=0)
+    with meter.live:
         meter.advance(1)
     build(of(["short"]), "bytes", tmp_path / "c")
     assert capsys.readouterr().err == ""
@@ -29,8 +32,9 @@ def test_silence_when_asked(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
 
 def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
-    monkeypatch.setattr(module, "Console", lambda **_: Console(file=screen, force_terminal=True, width=100))
-    with Meter("reading words", 100) as meter:
+    monkeypatch.setattr(live, "Console", lambda **_: Console(file=screen, force_terminal=True, width=100))
+    meter = Meter("reading words", 100)
+    with meter.live:
         meter.advance(50)
     assert "reading words" in screen.getvalue()
     assert "50/100 bytes" in screen.getvalue()

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from keysift.train import checkpoint
+from keysift.train import checkpoint, layout
 from keysift.train.config import TrainConfig
 from keysift.train.metrics import read
 from keysift.train.sweep import to_toml
@@ -80,5 +80,5 @@ def losses(run: Path) -> list[float]:
 
 
 def all_readable(run: Path) -> None:
-    for step in checkpoint.steps(run / "checkpoints"):
-        checkpoint.verify(run / "checkpoints" / checkpoint.name_of(step))
+    for step in layout.steps(run / "checkpoints"):
+        checkpoint.verify(run / "checkpoints" / layout.name_of(step))

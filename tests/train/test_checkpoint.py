@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from keysift.core.errors import KeysiftError
-from keysift.train import checkpoint
+from keysift.train import checkpoint, layout
 from keysift.train.config import TrainConfig
 from keysift.train.distributed import World
 from keysift.train.loop import train
@@ -70,7 +70,7 @@ def test_what_a_killed_process_left_is_swept_away(run: Path) -> None:
     (folder / ".step-00000006.writing").mkdir()
     (folder / "step-00000005").mkdir()
     (folder / "step-00000005" / "config.json").write_text("half")
-    assert checkpoint.steps(folder) == [2, 4]
+    assert layout.steps(folder) == [2, 4]
     go_on(run)
     assert sorted(path.name for path in folder.iterdir()) == ["last", "step-00000004", "step-00000006"]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import keysift
-from keysift.train import checkpoint, signals
+from keysift.train import layout, signals
 from keysift.train.config import TrainConfig
 from keysift.train.loop import train
 from tests.train.processes import (
@@ -33,7 +33,6 @@ from tests.train.processes import (
     wait_for_steps,
     wait_for_writing,
 )
-
 
 SOAK = bool(os.environ.get("SOAK"))
 
@@ -55,7 +54,7 @@ def test_kill_nine_at_random_moments(tiny: TrainConfig, tmp_path: Path, kills: i
     killed = within = 0
     for attempt in range(kills):
         process = start("--config", file, "--out", run) if attempt == 0 else start("--resume", run)
-        known = checkpoint.steps(run / "checkpoints")
+        known = layout.steps(run / "checkpoints")
         wait_for_steps(run, (known[-1] if known else 0) + 1, process)
         time.sleep(chance.uniform(0, 0.2))
         if attempt % 2:
@@ -65,8 +64,8 @@ def test_kill_nine_at_random_moments(tiny: TrainConfig, tmp_path: Path, kills: i
         kill(process)
         within += bool(half_written(run))
         all_readable(run)
-        if checkpoint.steps(run / "checkpoints"):
-            keysift.load(run / "checkpoints" / checkpoint.name_of(checkpoint.steps(run / "checkpoints")[-1]))
+        if layout.steps(run / "checkpoints"):
+            keysift.load(run / "checkpoints" / layout.name_of(layout.steps(run / "checkpoints")[-1]))
     assert killed == kills, "every process was alive when it was killed"
     assert within >= kills // 4, "and some were writing a checkpoint"
     finish(start("--resume", run))
@@ -101,7 +100,7 @@ def test_a_signal_saves_and_leaves(tiny: TrainConfig, tmp_path: Path, number: si
     process.send_signal(number)
     finish(process)
     made = losses(tmp_path / "run")
-    assert checkpoint.steps(tmp_path / "run" / "checkpoints") == [len(made)]
+    assert layout.steps(tmp_path / "run" / "checkpoints") == [len(made)]
     again = len(made) + 3
     finish(start("--resume", tmp_path / "run", "--steps", again))
     assert losses(tmp_path / "run")[: len(made)] == made
@@ -120,7 +119,7 @@ def test_a_signal_under_torchrun_saves_and_leaves(
     tell(process)
     process.communicate(timeout=60)
     made = losses(tmp_path / "run")
-    assert checkpoint.steps(tmp_path / "run" / "checkpoints") == [len(made)]
+    assert layout.steps(tmp_path / "run" / "checkpoints") == [len(made)]
     all_readable(tmp_path / "run")
 
 
@@ -138,7 +137,7 @@ def test_a_second_ctrl_c_does_not_wait(tiny: TrainConfig, tmp_path: Path) -> Non
     assert process.poll() is None, "one signal waits for the step"
     press_control_c(process)
     finish(process, code=130)
-    assert checkpoint.steps(tmp_path / "run" / "checkpoints") == []
+    assert layout.steps(tmp_path / "run" / "checkpoints") == []
 
 
 @pytest.mark.slow
@@ -153,7 +152,7 @@ def test_a_full_disk_stops_with_the_checkpoint_before(tiny: TrainConfig, tmp_pat
     assert "make room" in said
     assert "Traceback" not in said
     all_readable(tmp_path / "run")
-    good = checkpoint.steps(tmp_path / "run" / "checkpoints")[-1]
+    good = layout.steps(tmp_path / "run" / "checkpoints")[-1]
     finish(start("--resume", tmp_path / "run", "--steps", good + 2))
     assert len(losses(tmp_path / "run")) == good + 2
 
@@ -174,6 +173,6 @@ def test_a_read_only_directory_stops_with_the_checkpoint_before(tiny: TrainConfi
     assert "saving step" in said
     assert "is whole" in said
     all_readable(run)
-    good = checkpoint.steps(run / "checkpoints")[-1]
+    good = layout.steps(run / "checkpoints")[-1]
     finish(start("--resume", run, "--steps", good + 2))
     assert len(losses(run)) == good + 2

@@ -10,7 +10,7 @@ import torch
 
 import keysift
 from keysift.data.tokenizer import load_tokenizer
-from keysift.train import checkpoint
+from keysift.train import checkpoint, layout
 from keysift.train.config import TrainConfig
 from keysift.train.loop import train
 from keysift.train.metrics import read
@@ -128,12 +128,12 @@ def test_switches_matter(tiny: TrainConfig, tmp_path: Path) -> None:
 
 def test_retention(tiny: TrainConfig, tmp_path: Path) -> None:
     run = go(replace(tiny, every=2, keep_last=1, keep_every=6, keep_best=False), tmp_path / "run")
-    assert checkpoint.steps(run / "checkpoints") == [6, 12]
+    assert layout.steps(run / "checkpoints") == [6, 12]
     rising = replace(tiny, every=2, keep_last=1, rate=8.0, warmup=0)
     run = go(rising, tmp_path / "rising")
     values = {line["step"]: line["val_loss"] for line in read(run / "metrics.jsonl") if "val_loss" in line}
     best = min(values, key=lambda step: values[step])
-    assert checkpoint.steps(run / "checkpoints") == sorted({best, 12})
+    assert layout.steps(run / "checkpoints") == sorted({best, 12})
 
 
 def test_ema_is_what_is_saved(tiny: TrainConfig, tmp_path: Path) -> None:

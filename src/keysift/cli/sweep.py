@@ -1,21 +1,25 @@
-"""Train a grid of runs over any fields, several at a time if you like; run it again to finish what was interrupted."""
+"""Train a list or a grid of runs, several at a time if you like; run it again to finish what was interrupted."""
 
 from dataclasses import field
 from pathlib import Path
 
 from keysift.core.config import config
-from keysift.core.errors import ConfigError
+from keysift.core.errors import ConfigError, TrainingError
 from keysift.train.config import TrainConfig
 
 
 @config
 class Args:
-    over: tuple[str, ...]
-    """Axes of the grid, e.g. --over rate=0.001,0.01,0.1 seed=0,1"""
     out: Path
     """Folder of the sweep: a run directory each, sweep.json and sweep.html."""
+    over: tuple[str, ...] = ()
+    """Axes of a grid, e.g. --over rate=0.001,0.01,0.1 seed=0,1"""
+    each: tuple[str, ...] = ()
+    """A list of settings, crossed with the grid, e.g. --each "arch=multiscreen psi=4" "arch=transformer width=64" """
     processes: int = 1
-    """Runs at a time."""
+    """Runs at a time; they share the cores."""
+    quiet: bool = False
+    """Show no progress."""
     train: TrainConfig = field(default_factory=TrainConfig)
 
 
@@ -23,22 +27,31 @@ def run(args: Args) -> None:
     from keysift.cli import output
     from keysift.cli.runs import runs_table
     from keysift.train.run import write_json, write_text
-    from keysift.train.summary import Summary
-    from keysift.train.sweep import grid, sweep
+    from keysift.train.sweep import points, sweep
     from keysift.web.curves import curves_page
 
     if args.processes < 1:
         raise ConfigError(f"processes must be at least 1, got {args.processes}")
-    runs = grid(args.train, args.over)
-
-    def told(one: Summary) -> None:
-        output.print_plain(f"{one.path}: {one.state} at step {one.step}, loss {one.loss}")
-
-    found = sweep(runs, args.out, processes=args.processes, told=told)
-    named = dict(zip(runs, found, strict=True))
-    results = [{"run": name, "loss": s.loss, "val_loss": s.val_loss, "state": s.state} for name, s in named.items()]
+    if not args.over and not args.each:
+        raise ConfigError("nothing to sweep over; add --over rate=0.01,0.1 or --each 'psi=4' 'psi=6'")
+    outcomes = sweep(points(args.train, args.each, args.over), args.out, processes=args.processes, show=not args.quiet)
+    made = {one.name: one.summary for one in outcomes if one.summary is not None}
+    results = [
+        {"run": one.name, "state": one.state}
+        | ({"loss": one.summary.loss, "val_loss": one.summary.val_loss} if one.summary else {})
+        for one in outcomes
+    ]
     write_json(args.out / "sweep.json", results)
-    title, losses = f"Sweep over {', '.join(args.over)}", {name: s.losses for name, s in named.items()}
+    title, losses = f"Sweep over {', '.join((*args.each, *args.over))}", {name: s.losses for name, s in made.items()}
     write_text(args.out / "sweep.html", curves_page(title, losses))
-    output.console().print(runs_table(tuple(found)))
+    output.console().print(runs_table(tuple(made.values())))
     output.print_plain(f"curves: {(args.out / 'sweep.html').resolve().as_uri()}")
+    failed = [one for one in outcomes if one.said]
+    if failed:
+        words = "; ".join(f"{one.name}: {one.said}" for one in failed)
+        raise TrainingError(
+            f"{len(failed)} of {len(outcomes)} runs failed ({words}); the others are kept, run it again to finish"
+        )
+    left = sum(one.state in ("stopped", "not started", "running") for one in outcomes)
+    if left:
+        output.print_plain(f"{left} of {len(outcomes)} runs are not finished; the same command goes on with them")

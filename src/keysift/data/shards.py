@@ -83,7 +83,7 @@ def build(
         if workers is None:
             workers = 1 if isinstance(chosen, Bytes) else os.cpu_count() or 1
         meter = Meter(f"tokenising {source.name}", source.size, show=show)
-        with closing(Writer(folder, chosen, shard_tokens)) as writer, meter:
+        with closing(Writer(folder, chosen, shard_tokens)) as writer, meter.live:
             for facts, ids in _encoded(source, chosen, workers):
                 for fact, tokens in zip(facts, ids, strict=True):
                     writer.add(fact, tokens)
@@ -142,7 +142,8 @@ def _tokenizer(tokenizer: str | Tokenizer, source: Source, show: bool) -> Tokeni
         raise DataError(f"a BPE to train is written bpe:SIZE, e.g. bpe:8192; got {tokenizer!r}")
     from keysift.data import bpe  # bytes must work without loading `tokenizers`
 
-    with Meter(f"training {tokenizer}", source.size, show=show) as meter:
+    meter = Meter(f"training {tokenizer}", source.size, show=show)
+    with meter.live:
 
         def seen(document: Document) -> str:
             meter.advance(len(document.text))

@@ -26,18 +26,10 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 
 from keysift.core.errors import DataError, TrainingError
 from keysift.train.distributed import World
+from keysift.train.layout import MANIFEST, name_of, steps
 
-MANIFEST, PROGRESS, STATE, LAST = "manifest.json", "progress.json", "state", "last"
+PROGRESS, STATE, LAST = "progress.json", "state", "last"
 _FAILURES = (OSError, CheckpointException, SafetensorError, RuntimeError)
-
-
-def name_of(step: int) -> str:
-    return f"step-{step:08d}"
-
-
-def steps(folder: Path) -> list[int]:
-    """Finished checkpoints, oldest first."""
-    return sorted(int(path.parent.name.removeprefix("step-")) for path in folder.glob(f"step-*/{MANIFEST}"))
 
 
 def save(

@@ -128,11 +128,24 @@ class TrainConfig:
         return self.batch_tokens // self.context
 
 
-# What a resumed run may be told anew. How the work is cut (micro_tokens, strategy, device, recompute, compile) changes
-# rounding, so a resume is exact to the bit only where that stays as it was.
+# What a resumed run may be told anew; each session writes down what it was told. How the work is cut (micro_tokens,
+# strategy, device, recompute, compile) changes rounding, so a resume is exact to the bit only where that stays as it
+# was. A lower rate or a clip is how a run that diverged goes on from its last good checkpoint.
 FREE = frozenset(
     {
-        *("steps", "minutes", "device", "strategy", "micro_tokens", "recompute", "compile", "every", "keep_last"),
+        *(
+            "rate",
+            "clip",
+            "steps",
+            "minutes",
+            "device",
+            "strategy",
+            "micro_tokens",
+            "recompute",
+            "compile",
+            "every",
+            "keep_last",
+        ),
         *("keep_every", "keep_best", "val_sequences", "sample_prompt", "sample_tokens", "track"),
     }
 )

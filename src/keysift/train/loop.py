@@ -23,8 +23,9 @@ from keysift.train.build import build, flops_per_token, model_config
 from keysift.train.config import TrainConfig, changed, resolve
 from keysift.train.diagnose import diagnose
 from keysift.train.distributed import World, joined
+from keysift.train.layout import DIAGNOSIS, METRICS, SAMPLES, TRAIN, name_of, steps
 from keysift.train.progress import Display, clock
-from keysift.train.run import DIAGNOSIS, SAMPLES, TRAIN, Facts, Run, write_json, write_text
+from keysift.train.run import Facts, Run, write_json, write_text
 from keysift.train.schedule import share
 from keysift.train.setup import autocast, open_data, share_model, streams, turns
 from keysift.train.signals import Stop
@@ -62,8 +63,8 @@ def train(
             if session is not None:
                 session.close()
             run.unlock()
-    known = checkpoint.steps(run.checkpoints)
-    return run.checkpoints / checkpoint.name_of(known[-1])
+    known = steps(run.checkpoints)
+    return run.checkpoints / name_of(known[-1])
 
 
 class Session:
@@ -124,9 +125,9 @@ class Session:
             self.run.link_model()
 
     def _restore(self) -> None:
-        known = checkpoint.steps(self.run.checkpoints)
+        known = steps(self.run.checkpoints)
         if known:
-            self.state.load(self.run.checkpoints / checkpoint.name_of(known[-1]))
+            self.state.load(self.run.checkpoints / name_of(known[-1]))
         if self.config.steps is not None and self.state.step >= self.config.steps:
             raise ConfigError(
                 f"{self.run.path} is finished: it has made all {self.config.steps} steps; pass more --steps to go on"
@@ -135,8 +136,8 @@ class Session:
         self.peak = machine.peak_flops(self.world.device, dtype)
         if self.world.first:
             (self.run.path / DIAGNOSIS).unlink(missing_ok=True)
-            metrics.cut(self.run.path / metrics.METRICS, self.state.step)
-            self.run.add_session(self.world, self.shared.strategy, self.peak)
+            metrics.cut(self.run.path / METRICS, self.state.step)
+            self.run.add_session(self.config, self.world, self.shared.strategy, self.peak)
             self.writer = metrics.Writer(self.run.path, self.config.track, to_dict(self.config))
 
     def go(self, stop: Stop) -> None:
@@ -144,8 +145,8 @@ class Session:
         began = time.monotonic()
         seconds = None if config.minutes is None else config.minutes * 60
         display = Display(config.steps, seconds, show=self.show)
-        with display:
-            display.say(self._greeting())
+        with display.live:
+            display.live.say(self._greeting())
             ahead = self._fetch(state.step)
             while True:
                 arrived = time.perf_counter()
@@ -154,7 +155,7 @@ class Session:
                 ahead = self._fetch(state.step + 1)
                 late = seconds is not None and time.monotonic() - began >= seconds
                 if stop.asked:
-                    display.say("asked to stop: one more step, then saving; a second signal would not wait")
+                    display.live.say("asked to stop: one more step, then saving; a second signal would not wait")
                 line, leave = self._step(batches, stop.asked or late)
                 took = time.perf_counter() - arrived
                 state.step += 1
@@ -170,7 +171,7 @@ class Session:
                     self._save()
                 if leave:
                     break
-            display.say(
+            display.live.say(
                 f"{'finished' if state.step == config.steps else 'stopped'} at step {state.step} "
                 f"after {clock(state.seconds)}; saved in {self.run.path}"
             )
@@ -211,8 +212,8 @@ class Session:
 
     def _give_up(self, loss: float, norm: float, rate: float, batch: Batch) -> NoReturn:
         found = diagnose(self.shared, batch.to(self.world.device))
-        known = checkpoint.steps(self.run.checkpoints)
-        last = checkpoint.name_of(known[-1]) if known else None
+        known = steps(self.run.checkpoints)
+        last = name_of(known[-1]) if known else None
         told = {
             "step": self.state.step + 1,
             "loss": repr(loss),
@@ -251,12 +252,12 @@ class Session:
             state.best, state.best_step = loss, state.step
         self.plain = state.plain()
         found = {"val_loss": loss, "val_bits_per_byte": self._bits(loss)}
-        display.say(f"step {state.step}  validation {loss:.4f} ({found['val_bits_per_byte']:.3f} bits/byte)")
+        display.live.say(f"step {state.step}  validation {loss:.4f} ({found['val_bits_per_byte']:.3f} bits/byte)")
         if not self.world.first:
             return found
         if config.sample_tokens:
             text = look.sample(self.plain, self.corpus.tokenizer, config.sample_prompt, config.sample_tokens)
-            write_text(self.run.path / SAMPLES / f"{checkpoint.name_of(state.step)}.txt", text + "\n")
+            write_text(self.run.path / SAMPLES / f"{name_of(state.step)}.txt", text + "\n")
         return {**found, "heads": look.heads(self.plain, self.validation.batch(0).inputs[:1])}
 
     def _save(self) -> None:

@@ -9,8 +9,9 @@ from typing import Any, Protocol
 
 from keysift.core.errors import UnsupportedError
 from keysift.train.config import Sink
+from keysift.train.layout import METRICS
 
-METRICS = "metrics.jsonl"
+_TAIL = 2**16  # bytes; a line with the heads of a large model is longer, and then the one before it will do
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
@@ -23,6 +24,21 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
                 yield json.loads(line)
             except ValueError:
                 return
+
+
+def last(path: Path) -> dict[str, Any]:
+    """The newest whole line, without reading the file; nothing if there is none yet."""
+    if not path.is_file():
+        return {}
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL))
+        for line in reversed(file.read().splitlines()):
+            try:
+                found: dict[str, Any] = json.loads(line)
+            except ValueError:
+                continue
+            return found
+    return {}
 
 
 def cut(path: Path, step: int) -> None:

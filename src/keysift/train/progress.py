@@ -1,64 +1,35 @@
-"""How a run is doing: a live line on a terminal, a plain one now and then elsewhere. Written to stderr."""
+"""How a run is doing, and how the runs of a sweep are."""
 
-import sys
 import time
-from types import TracebackType
-from typing import Self
+from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, TaskID, TextColumn
+
+from keysift.core.live import Live
 
 
 class Display:
     """Of one session: it ends after `steps`, after `seconds`, or with whichever comes first."""
 
-    def __init__(self, steps: int | None, seconds: float | None, *, show: bool, every: float = 5.0) -> None:
+    def __init__(self, steps: int | None, seconds: float | None, *, show: bool) -> None:
         self._steps, self._seconds = steps, seconds
-        self._began = self._told = time.monotonic()
-        self._show = show
-        self._every = every
+        self._began = time.monotonic()
         self._first: int | None = None
-        self._bar: Progress | None = None
-        console = Console(stderr=True)
-        if show and console.is_terminal:
-            columns = (TextColumn("step {task.fields[step]}"), BarColumn(), TextColumn("{task.description}"))
-            self._bar = Progress(*columns, console=console)
-            self._task = self._bar.add_task("starting", total=1.0, step=0)
-
-    def __enter__(self) -> Self:
-        if self._bar is not None:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def say(self, text: str) -> None:
-        if not self._show:
-            return
-        if self._bar is not None:
-            self._bar.console.print(text, markup=False, highlight=False)
-        else:
-            sys.stderr.write(text + "\n")
-            sys.stderr.flush()
+        columns = (TextColumn("step {task.fields[step]}"), BarColumn(), TextColumn("{task.description}"))
+        self.live = Live(*columns, show=show)
+        if self.live.bars is not None:
+            self._task = self.live.bars.add_task("starting", total=1.0, step=0)
 
     def step(self, step: int, loss: float, tokens_per_second: float) -> None:
-        if not self._show:
-            return
         now = time.monotonic()
         self._first = step if self._first is None else self._first
         done = self._done(step, now)
         gone = now - self._began
         left = gone * (1 - done) / done if done > 0 else 0.0
         text = f"loss {loss:.4f}  {tokens_per_second:,.0f} tokens/s  {clock(left)} left"
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done, description=text, step=step)
-        elif now - self._told >= self._every or self._first == step:
-            self._told = now
-            self.say(f"step {step}  {text}")
+        if self.live.bars is not None:
+            self.live.bars.update(self._task, completed=done, description=text, step=step)
+        self.live.now_and_then(f"step {step}  {text}", at_once=self._first == step)
 
     def _done(self, step: int, now: float) -> float:
         """The share of this session that is over, by steps or by time, whichever ends first."""
@@ -69,6 +40,40 @@ class Display:
         if self._seconds is not None:
             shares.append((now - self._began) / self._seconds)
         return min(1.0, max(shares))
+
+
+class Board:
+    """Of a sweep: a bar for each run at work and one for all."""
+
+    def __init__(self, runs: int, steps: int, *, show: bool) -> None:
+        self._steps = steps
+        self._runs, self._over = runs, 0
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[news]}"))
+        self.live = Live(*columns, show=show)
+        self._tasks: dict[str, TaskID] = {}
+        self._news: dict[str, str] = {}
+        if self.live.bars is not None:
+            self._all = self.live.bars.add_task("all runs", total=float(runs), news=f"0/{runs}")
+
+    def at_work(self, name: str, line: dict[str, Any]) -> None:
+        """What a run last wrote to its metrics."""
+        step = line.get("step", 0)
+        news = f"step {step}/{self._steps}  loss {line['loss']:.4f}" if line else "starting"
+        self._news[name] = news
+        if self.live.bars is not None:
+            if name not in self._tasks:
+                self._tasks[name] = self.live.bars.add_task(name, total=float(self._steps), news=news)
+            self.live.bars.update(self._tasks[name], completed=step, news=news)
+        self.live.now_and_then("; ".join(f"{run}: {said}" for run, said in self._news.items()))
+
+    def over(self, name: str, text: str) -> None:
+        self._over += 1
+        self._news.pop(name, None)
+        if self.live.bars is not None:
+            if name in self._tasks:
+                self.live.bars.remove_task(self._tasks.pop(name))
+            self.live.bars.update(self._all, completed=self._over, news=f"{self._over}/{self._runs}")
+        self.live.say(f"{self._over}/{self._runs}  {name}: {text}")
 
 
 def clock(seconds: float) -> str:

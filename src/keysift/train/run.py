@@ -28,14 +28,7 @@ from keysift.models.save import CONFIG, WEIGHTS
 from keysift.train import checkpoint
 from keysift.train.config import TrainConfig
 from keysift.train.distributed import World
-
-TRAIN, ENVIRONMENT, DIAGNOSIS, SAMPLES, CHECKPOINTS = (
-    "train.json",
-    "environment.json",
-    "diagnosis.json",
-    "samples",
-    "checkpoints",
-)
+from keysift.train.layout import CHECKPOINTS, ENVIRONMENT, LOCK, MANIFEST, SAMPLES, TRAIN, holds_a_run, name_of, steps
 
 
 @config
@@ -58,7 +51,7 @@ class Run:
 
     def create(self, facts: Facts) -> None:
         """A new run; refuses to write into another one."""
-        if (self.path / TRAIN).exists():
+        if holds_a_run(self.path):
             raise DataError(
                 f"{self.path} already holds a run; go on with keysift train --resume {self.path}, or choose "
                 f"another --out"
@@ -72,7 +65,7 @@ class Run:
 
     def facts(self) -> Facts:
         file = self.path / TRAIN
-        if not file.is_file():
+        if not holds_a_run(self.path):
             raise DataError(f"{self.path} holds no run: {TRAIN} is missing; start one with --out")
         try:
             return from_dict(Facts, json.loads(file.read_text()))
@@ -81,7 +74,7 @@ class Run:
 
     def lock(self) -> None:
         """One process trains in a directory at a time; the system frees the lock of a process that was killed."""
-        self._lock = (self.path / ".lock").open("w")
+        self._lock = (self.path / LOCK).open("w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -94,10 +87,10 @@ class Run:
 
     def newest(self) -> Path | None:
         """The newest checkpoint, compared with its hashes; None if there is none yet."""
-        known = checkpoint.steps(self.checkpoints)
+        known = steps(self.checkpoints)
         if not known:
             return None
-        path = self.checkpoints / checkpoint.name_of(known[-1])
+        path = self.checkpoints / name_of(known[-1])
         checkpoint.verify(path)
         return path
 
@@ -105,17 +98,18 @@ class Run:
         """Let the folder itself be loaded. The names are links through `last`, so they never need to change."""
         last = Path(CHECKPOINTS) / checkpoint.LAST
         names = [path.name for path in (self.path / last).iterdir() if path.is_file()]
-        for name in {*names, CONFIG, WEIGHTS} - {checkpoint.MANIFEST, checkpoint.PROGRESS}:
+        for name in {*names, CONFIG, WEIGHTS} - {MANIFEST, checkpoint.PROGRESS}:
             if not (self.path / name).is_symlink():
                 (self.path / name).symlink_to(last / name)
 
-    def add_session(self, world: World, strategy: str, peak: float) -> None:
+    def add_session(self, config: TrainConfig, world: World, strategy: str, peak: float) -> None:
         path = self.path / ENVIRONMENT
         sessions = json.loads(path.read_text()) if path.is_file() else []
         sessions.append(
             {
                 "began": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
                 "command": sys.argv,
+                "config": to_dict(config),
                 "versions": {name: version(name) for name in ("keysift", "torch", "numpy", "tokenizers")},
                 "python": platform.python_version(),
                 "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",

@@ -11,9 +11,10 @@ from keysift.models.save import load
 from keysift.nn.inference import Inference
 from keysift.train.build import build, model_config
 from keysift.train.config import TrainConfig
+from keysift.train.layout import METRICS, holds_a_run
 from keysift.train.look import sample
 from keysift.train.loop import train
-from keysift.train.metrics import METRICS, read
+from keysift.train.metrics import read
 from keysift.train.record import TrainingStory
 
 PROMPT, LENGTH = "def ", 160
@@ -22,7 +23,7 @@ PROMPT, LENGTH = "def ", 160
 def training_story(seconds: float, out: Path, *, show: bool = True) -> TrainingStory:
     """Trains in `out`, where an earlier story is overwritten."""
     config = TrainConfig(psi=6, context=128, batch_tokens=1024, minutes=seconds / 60, sample_tokens=0, every=1_000_000)
-    if (out / "train.json").exists():
+    if holds_a_run(out):
         shutil.rmtree(out)
     untrained = build(model_config(config, Bytes.vocab_size), torch.Generator().manual_seed(config.seed))
     before = sample(untrained.eval(), Bytes(), PROMPT, LENGTH)

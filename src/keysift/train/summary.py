@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from keysift.core.config import config
-from keysift.train.metrics import METRICS, read
+from keysift.train.layout import CHECKPOINTS, DIAGNOSIS, METRICS, TRAIN, holds_a_run, in_use, steps
+from keysift.train.metrics import read
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -21,8 +22,10 @@ class Summary:
     data: str
     step: int
     steps: int | None
+    saved: int
+    """Step of the newest checkpoint, 0 if there is none."""
     state: str
-    """finished, stopped, or diverged."""
+    """running, finished, stopped, or diverged."""
     loss: float | None
     val_loss: float | None
     bits_per_byte: float | None
@@ -31,22 +34,27 @@ class Summary:
 
 
 def summary(run: Path) -> Summary:
-    told = json.loads((run / "train.json").read_text())
+    told = json.loads((run / TRAIN).read_text())
     lines = list(read(run / METRICS))
     last: dict[str, Any] = lines[-1] if lines else {}
     checked = [line for line in lines if "val_loss" in line]
-    steps = told["config"]["steps"]
-    step = last.get("step", 0)
-    state = "finished" if steps is not None and step >= steps else "stopped"
+    wanted = told["config"]["steps"]
+    saved = max(steps(run / CHECKPOINTS), default=0)
+    state = "finished" if wanted is not None and saved >= wanted else "stopped"
+    if in_use(run):
+        state = "running"
+    elif (run / DIAGNOSIS).exists():
+        state = "diverged"
     speeds = sorted(line["tokens_per_second"] for line in lines)
     return Summary(
         path=str(run),
         arch=told["config"]["arch"],
         parameters=told["parameters"],
         data=told["config"]["data"],
-        step=step,
-        steps=steps,
-        state="diverged" if (run / "diagnosis.json").exists() else state,
+        step=last.get("step", 0),
+        steps=wanted,
+        saved=saved,
+        state=state,
         loss=last.get("loss"),
         val_loss=checked[-1]["val_loss"] if checked else None,
         bits_per_byte=checked[-1]["val_bits_per_byte"] if checked else None,
@@ -57,9 +65,9 @@ def summary(run: Path) -> Summary:
 
 def find_runs(folder: Path) -> list[Path]:
     """Run directories in a folder, or the folder itself."""
-    if (folder / "train.json").is_file():
+    if holds_a_run(folder):
         return [folder]
-    return sorted(path.parent for path in folder.glob("**/train.json"))
+    return sorted(path.parent for path in folder.glob(f"**/{TRAIN}"))
 
 
 def sparkline(values: tuple[float, ...], width: int = 24) -> str:

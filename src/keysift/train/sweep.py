@@ -1,37 +1,56 @@
-"""Many runs from one config: a grid over any fields, run by run, each in a process of its own and resumable."""
+"""Many runs from one config: a list of settings crossed with a grid, each run in a process of its own and resumable."""
 
 import itertools
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from keysift.core.config import from_dict, to_dict
 from keysift.core.errors import ConfigError
 from keysift.train.config import TrainConfig
+from keysift.train.layout import DIAGNOSIS, METRICS, TRAIN, holds_a_run
+from keysift.train.metrics import last
+from keysift.train.progress import Board
+from keysift.train.signals import Stop
 from keysift.train.summary import Summary, summary
 
+_POLL = 0.2  # seconds
 
-def grid(base: TrainConfig, axes: tuple[str, ...]) -> dict[str, TrainConfig]:
-    """Every combination of axes like "rate=0.01,0.1" and "arch=multiscreen,transformer", by name."""
+
+def points(base: TrainConfig, each: tuple[str, ...], over: tuple[str, ...]) -> dict[str, TrainConfig]:
+    """Every run by name: each entry of the list ("arch=transformer depth=2 heads=2 width=32") with every combination
+    of the axes ("rate=0.01,0.1" and "seed=0,1")."""
     if base.steps is None:
         raise ConfigError("runs of a sweep end after the same number of steps; add --steps")
     known = to_dict(base)
-    choices = []
-    for axis in axes:
-        name, equals, values = axis.partition("=")
-        if not equals or not values or name not in known:
-            raise ConfigError(f"an axis is written field=value,value with a field of train, got {axis!r}")
-        choices.append([(name, value) for value in values.split(",")])
-    found = {}
-    for chosen in itertools.product(*choices):
-        fields = {name: _value(value) for name, value in chosen}
-        checked = from_dict(TrainConfig, {**known, **fields})
-        found["_".join(f"{name}={value}" for name, value in chosen) or "run"] = checked
+    listed = [[_setting(word, known) for word in entry.split()] for entry in each] or [[]]
+    axes = []
+    for axis in over:
+        name, values = _setting(axis, known)
+        axes.append([(name, value) for value in values.split(",")])
+    found: dict[str, TrainConfig] = {}
+    for entry, chosen in itertools.product(listed, itertools.product(*axes)):
+        settings = [*entry, *chosen]
+        name = "_".join(f"{field}={value}" for field, value in settings).replace(os.sep, "-") or "run"
+        if name in found:
+            raise ConfigError(f"the run {name} is asked for twice; say each once")
+        found[name] = from_dict(TrainConfig, {**known, **{field: _value(value) for field, value in settings}})
     return found
+
+
+def _setting(word: str, known: dict[str, Any]) -> tuple[str, str]:
+    name, equals, value = word.partition("=")
+    if not equals or not value or name not in known:
+        raise ConfigError(
+            f"a setting is written field=value, an axis field=value,value, with a field of train; got {word!r}"
+        )
+    return name, value
 
 
 def _value(text: str) -> Any:
@@ -42,38 +61,115 @@ def _value(text: str) -> Any:
         return text
 
 
-def sweep(runs: dict[str, TrainConfig], out: Path, *, processes: int, told: Callable[[Summary], None]) -> list[Summary]:
-    """Make or finish every run; one that diverged is a result and is left alone."""
+@dataclass
+class Outcome:
+    """What became of a run; `said` is its own last word if it failed."""
+
+    name: str
+    summary: Summary | None
+    said: str = ""
+
+    @property
+    def state(self) -> str:
+        return "failed" if self.said else "not started" if self.summary is None else self.summary.state
+
+
+def sweep(runs: dict[str, TrainConfig], out: Path, *, processes: int, show: bool = True) -> list[Outcome]:
+    """Make or finish every run; one that diverged is a result and is left alone.
+
+    A signal is passed on to the runs at work, which save and leave; the same call goes on from there.
+    """
+    for name, config in runs.items():
+        _refuse_another(out / name, config)
     out.mkdir(parents=True, exist_ok=True)
-
-    def one(item: tuple[str, TrainConfig]) -> Summary:
-        name, config = item
-        path = out / name
-        if not _over(path):
-            _train(config, path)
-        found = summary(path)
-        told(found)
-        return found
-
-    with ThreadPoolExecutor(processes) as pool:
-        return list(pool.map(one, runs.items()))
-
-
-def _over(path: Path) -> bool:
-    return (path / "train.json").is_file() and summary(path).state != "stopped"
+    outcomes = {name: Outcome(name, _summary(out / name)) for name in runs}
+    waiting = [name for name, config in runs.items() if not _over(outcomes[name].summary, config)]
+    steps = max(config.steps or 0 for config in runs.values())
+    board = Board(len(waiting), steps, show=show)
+    with Stop() as stop, board.live:
+        for name, said in _through(waiting, runs, out, processes, stop, board):
+            found = Outcome(name, _summary(out / name), said)
+            outcomes[name] = found
+            loss = found.summary.loss if found.summary else None
+            at = "" if found.summary is None or loss is None else f" at step {found.summary.step}, loss {loss:.4f}"
+            board.over(name, found.state + at)
+    return list(outcomes.values())
 
 
-def _train(config: TrainConfig, path: Path) -> None:
+def _through(
+    waiting: list[str], runs: dict[str, TrainConfig], out: Path, processes: int, stop: Stop, board: Board
+) -> Iterator[tuple[str, str]]:
+    """Names of runs as they end, each with what it said if it failed."""
+    queue, at_work, passed_on = iter(waiting), dict[str, subprocess.Popen[bytes]](), False
+    try:
+        while True:
+            while not stop.asked and len(at_work) < processes and (name := next(queue, None)) is not None:
+                at_work[name] = _start(runs[name], out / name, processes)
+            if not at_work:
+                return
+            if stop.asked and not passed_on:
+                board.live.say("asked to stop: the runs at work save and leave")
+                for process in at_work.values():
+                    process.terminate()
+                passed_on = True
+            time.sleep(_POLL)
+            for name, process in list(at_work.items()):
+                code = process.poll()
+                if code is None:
+                    board.at_work(name, last(out / name / METRICS))
+                else:
+                    del at_work[name]
+                    yield name, _failure(code, out / name)
+    finally:
+        for process in at_work.values():
+            process.kill()
+            process.wait()
+
+
+def _start(config: TrainConfig, path: Path, processes: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "keysift.cli.main", "train", "--quiet"]
-    if (path / "train.json").is_file():
-        command += ["--resume", str(path)]
+    if holds_a_run(path):
+        command += ["--resume", str(path), "--steps", str(config.steps)]
     else:
-        file = path.with_suffix(path.suffix + ".toml")
+        file = path.with_name(f"{path.name}.toml")
         file.write_text(to_toml(config))
         command += ["--config", str(file), "--out", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode and not (path / "diagnosis.json").is_file():
-        raise ConfigError(f"the run {path} failed: {done.stderr.strip()[-2000:]}; the others are kept, run again")
+    # Runs beside each other share the cores; a user who says how many threads is right.
+    threads = str(max(1, (os.cpu_count() or 1) // processes))
+    with _log(path).open("wb") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log, env={"OMP_NUM_THREADS": threads, **os.environ})
+
+
+def _failure(code: int, path: Path) -> str:
+    if code == 0 or (path / DIAGNOSIS).is_file():
+        return ""
+    said = _log(path).read_text(errors="replace").strip()
+    return said[-500:] or f"it ended with exit code {code}"
+
+
+def _log(path: Path) -> Path:
+    """Beside the run: what goes wrong before there is a run directory is kept too."""
+    return path.with_name(f"{path.name}.log")
+
+
+def _refuse_another(path: Path, config: TrainConfig) -> None:
+    """A folder of the same name may hold a run of another sweep; its figures must not pass for this one's."""
+    if not holds_a_run(path):
+        return
+    stored = json.loads((path / TRAIN).read_text())["config"]
+    for name, value in to_dict(config).items():
+        if name != "steps" and value is not None and stored.get(name) != value:
+            raise ConfigError(f"{path} was made with {name} {stored.get(name)}, not {value}; choose another --out")
+
+
+def _summary(path: Path) -> Summary | None:
+    return summary(path) if holds_a_run(path) else None
+
+
+def _over(found: Summary | None, config: TrainConfig) -> bool:
+    if found is None:
+        return False
+    return found.state == "diverged" or (config.steps is not None and found.saved >= config.steps)
 
 
 def to_toml(config: TrainConfig) -> str:

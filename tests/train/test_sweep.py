@@ -1,0 +1,81 @@
+"""A sweep that is interrupted, by a signal or by kill -9, and run again: each run is what it would have been."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from keysift.train import layout
+from keysift.train.config import TrainConfig
+from keysift.train.metrics import last
+from keysift.train.sweep import points, sweep
+from tests.train.processes import environment, finish, losses
+
+AXES = ("seed=0,1,2",)
+
+
+def start(config: TrainConfig, out: Path) -> subprocess.Popen[str]:
+    """Like a user: the base config as flags, in a process group of its own."""
+    flags = ["--psi", "2", "--data", config.data, "--context", "16", "--batch-tokens", "64", "--micro-tokens", "32"]
+    flags += ["--steps", str(config.steps), "--every", "5", "--val-sequences", "4", "--sample-tokens", "0"]
+    command = [sys.executable, "-m", "keysift.cli.main", "sweep", "--over", *AXES, "--out", str(out), *flags]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment()
+    )
+
+
+@pytest.fixture
+def base(tiny: TrainConfig) -> TrainConfig:
+    return replace(tiny, steps=60, every=5, sample_tokens=0)
+
+
+def wait_for(run: Path, step: int) -> None:
+    deadline = time.monotonic() + 120
+    while last(run / layout.METRICS).get("step", 0) < step:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_sweep_goes_on(base: TrainConfig, tmp_path: Path, number: signal.Signals) -> None:
+    out = tmp_path / "sweep"
+    process = start(base, out)
+    wait_for(out / "seed=1", 7)
+    if number is signal.SIGTERM:
+        process.terminate()  # as a scheduler does: the sweep alone, which must pass it on
+    else:
+        os.killpg(process.pid, number)
+    finish(process, code=-9 if number is signal.SIGKILL else 0)
+    assert layout.steps(out / "seed=0" / "checkpoints")[-1] == 60
+    saved = layout.steps(out / "seed=1" / "checkpoints")[-1]
+    assert 5 <= saved < 60
+    assert not (out / "seed=2").exists(), "nothing is begun after the signal"
+    if number is not signal.SIGKILL:
+        assert saved == len(losses(out / "seed=1")), "the run at work saved where it was"
+        assert [one["state"] for one in json.loads((out / "sweep.json").read_text())] == [
+            "finished",
+            "stopped",
+            "not started",
+        ]
+    done = (out / "seed=0" / layout.METRICS).stat().st_mtime_ns
+    finish(start(base, out))
+    assert (out / "seed=0" / layout.METRICS).stat().st_mtime_ns == done, "what was finished is not touched"
+    whole = tmp_path / "whole"
+    assert [one.state for one in sweep(points(base, (), AXES), whole, processes=2, show=False)] == ["finished"] * 3
+    for seed in range(3):
+        assert losses(out / f"seed={seed}") == losses(whole / f"seed={seed}")
+
+
+def test_more_steps_prolong_a_sweep(base: TrainConfig, tmp_path: Path) -> None:
+    short = points(replace(base, steps=5), (), ("seed=0",))
+    sweep(short, tmp_path, processes=1, show=False)
+    (outcome,) = sweep(points(replace(base, steps=8), (), ("seed=0",)), tmp_path, processes=1, show=False)
+    assert outcome.summary is not None
+    assert (outcome.state, outcome.summary.step) == ("finished", 8)
