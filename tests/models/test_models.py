@@ -2,11 +2,13 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 
 import keysift
+from keysift.kernels import native
 from keysift.mechanisms import MECHANISMS
 from keysift.models.multiscreen import Multiscreen, MultiscreenConfig
 from keysift.models.transformer import Transformer, TransformerConfig
@@ -244,3 +246,23 @@ def test_refusals() -> None:
         dataclasses.replace(BASE, mechanism="sofmax")
     with refuses("folds 2 heads into one"):
         seeded(dataclasses.replace(BASE, heads=1, mechanism="differential_v1"))
+
+
+@pytest.mark.skipif(native.unusable() is not None, reason="the compiled kernel is not built")
+def test_a_compiled_multiscreen_keeps_the_compiled_kernel() -> None:
+    """Whole, in one graph, with the same gradients: positions that count from 0 need not be looked at."""
+    model = Multiscreen(MultiscreenConfig.psi(2, vocab_size=11))
+    tokens = torch.randint(0, 11, (2, 9))
+    called: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: object) -> torch.fx.GraphModule:
+        called.extend(str(node.target) for node in graph.graph.nodes)
+        return graph
+
+    def gradients(forward: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
+        return list(torch.autograd.grad(forward(tokens).square().sum(), list(model.parameters())))
+
+    plain = gradients(model)
+    for ours, theirs in zip(gradients(torch.compile(model, fullgraph=True, backend=backend)), plain, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    assert sum("keysift.screening" in name for name in called) == 2, "one for each layer"

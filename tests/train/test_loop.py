@@ -1,6 +1,7 @@
 """The loop in this process: what it writes, that it learns, that it goes on exactly where it stopped."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,15 @@ def test_switches_matter(tiny: TrainConfig, tmp_path: Path) -> None:
     bf16 = losses(go(replace(tiny, precision="bf16"), tmp_path / "bf16"))
     assert bf16 != base
     assert bf16[0] == pytest.approx(base[0], abs=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")  # inductor's own
+@pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler")
+def test_compiled_changes_rounding_only(tiny: TrainConfig, tmp_path: Path) -> None:
+    slow = replace(tiny, rate=1e-3, steps=4)
+    compiled = losses(go(replace(slow, compile=True), tmp_path / "compiled"))
+    assert compiled == pytest.approx(losses(go(slow, tmp_path / "eager")), abs=1e-5)
 
 
 def test_retention(tiny: TrainConfig, tmp_path: Path) -> None:

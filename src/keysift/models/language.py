@@ -74,7 +74,8 @@ class LanguageModel(nn.Module, ABC):
             return self.through(tokens, span, [None] * len(self.layers))
         if cache is None:
             chosen = self._can(inference or Inference())
-            span = Span(_positions(tokens, keep, start), keep, chosen)
+            counted = keep is None and start == 0
+            span = Span(_positions(tokens, keep, start), keep, chosen, counted=counted)
             return self.through(tokens, span, [None] * len(self.layers))
         if start != 0 or inference not in (None, cache.inference):
             raise UnsupportedError(

@@ -3,6 +3,7 @@
 Letters: B batch, H heads, G key heads, N key maps, T queries, S keys, K key width, V value width.
 """
 
+import torch
 from torch import Tensor
 
 from keysift.kernels.attend import attend
@@ -23,8 +24,11 @@ def read(
     relevance: Tap,
 ) -> Tensor:
     """B H T V. Weights go to the `relevance` tap, and are asked for only if somebody watches it."""
-    at_B1T = span.at_BT[:, None]
-    k, v, key_at, keep = k_BGTK, v_BGTV, at_B1T, None
+    at: Tensor | None = span.at_BT[:, None]
+    k, v, key_at, keep = k_BGTK, v_BGTV, at, None
+    if span.counted and torch.compiler.is_compiling():
+        # A compiled graph cannot see that given positions are consecutive; attend's own are known to be.
+        at = key_at = None
     if span.keep_BT is not None:
         keep = span.keep_BT[:, None, :, None] & span.keep_BT[:, None, None, :]
     if span.documents_BT is not None:
@@ -37,9 +41,9 @@ def read(
         key_at = span.write.start + index_BHS
         keep = (index_BHS != EMPTY)[:, :, None] & span.write.keep_BT[:, None, :, None]
     if not relevance.watched:
-        return attend(mechanism, q_BHTK, k, v, keep=keep, scalars=scalars, at=at_B1T, key_at=key_at)
+        return attend(mechanism, q_BHTK, k, v, keep=keep, scalars=scalars, at=at, key_at=key_at)
     out, weights = attend(
-        mechanism, q_BHTK, k, v, keep=keep, scalars=scalars, at=at_B1T, key_at=key_at, return_weights=True
+        mechanism, q_BHTK, k, v, keep=keep, scalars=scalars, at=at, key_at=key_at, return_weights=True
     )
     relevance(weights)
     return out
