@@ -266,3 +266,16 @@ def test_a_compiled_multiscreen_keeps_the_compiled_kernel() -> None:
     for ours, theirs in zip(gradients(torch.compile(model, fullgraph=True, backend=backend)), plain, strict=True):
         torch.testing.assert_close(ours, theirs)
     assert sum("keysift.screening" in name for name in called) == 2, "one for each layer"
+
+
+@pytest.mark.parametrize("raw", [-200.0, 200.0])
+def test_acceptance_at_the_ends_of_fp32(raw: float) -> None:
+    """sigmoid gives exactly 0 and 1 there; a tile that closed or opened altogether must not stop a training run."""
+    model = Multiscreen(MultiscreenConfig.psi(2, vocab_size=11))
+    with torch.no_grad():
+        for layer in model.layers:
+            layer.scalars.s_r.fill_(raw)
+    model(torch.randint(0, 11, (2, 9))).square().sum().backward()
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        assert bool(parameter.grad.isfinite().all())

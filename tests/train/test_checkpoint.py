@@ -20,7 +20,10 @@ from tests.refusals import refuses
 
 @pytest.fixture(scope="module")
 def finished(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = tmp_path_factory.mktemp("runs") / "run"
+    return made(corpus, tmp_path_factory.mktemp("runs") / "run")
+
+
+def made(corpus: Path, run: Path) -> Path:
     fields = {"context": 16, "batch_tokens": 32, "steps": 4, "every": 2, "val_sequences": 2, "sample_tokens": 0}
     train(TrainConfig(psi=2, data=str(corpus), **fields), run, show=False)  # type: ignore[arg-type]
     return run

@@ -10,12 +10,16 @@ import pytest
 import torch
 
 import keysift
+from keysift.data.shards import prepare
 from keysift.data.tokenizer import load_tokenizer
-from keysift.train import checkpoint, layout
+from keysift.train import layout
+from keysift.train.build import build, model_config
 from keysift.train.config import TrainConfig
 from keysift.train.loop import train
 from keysift.train.metrics import read
 from keysift.train.run import Run
+from keysift.train.setup import streams
+from keysift.train.summary import summary
 from tests.refusals import refuses
 
 
@@ -101,10 +105,59 @@ def test_resumed_is_uninterrupted(tiny: TrainConfig, tmp_path: Path, fields: dic
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [{"rate": 1e-3}, {"arch": "transformer", "psi": None, "depth": 1, "heads": 2, "width": 8, "clip": 0.1}],
+    ids=["multiscreen", "transformer"],
+)
+def test_the_loop_is_plain_training(tiny: TrainConfig, tmp_path: Path, fields: dict[str, Any]) -> None:
+    """What anybody would write by hand, in one turn a step: the loop adds nothing to it and forgets nothing."""
+    run = go(replace(tiny, warmup=4, **fields), tmp_path / "run")
+    config = Run(run).facts().config
+    corpus = prepare(config.data, config.tokenizer)
+    batches, _ = streams(corpus, config)
+    model = build(model_config(config, 257), torch.Generator().manual_seed(config.seed))
+    matrices = [p for p in model.parameters() if p.ndim == 2]
+    others = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95))
+    made = []
+    for step in range(12):
+        for group in optimizer.param_groups:
+            group["lr"] = (config.rate or 0) * min(1.0, (step + 1) / 4)
+        batch = batches.batch(step)
+        loss = torch.nn.functional.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten())
+        model.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip or torch.inf)
+        optimizer.step()
+        made.append((loss.item(), norm.item()))
+    lines = list(read(run / "metrics.jsonl"))
+    assert [line["loss"] for line in lines] == pytest.approx([loss for loss, _ in made], abs=1e-5)
+    assert [line["gradient_norm"] for line in lines] == pytest.approx([norm for _, norm in made], rel=1e-3)
+
+
 def test_one_seed_one_run(tiny: TrainConfig, tmp_path: Path) -> None:
     first = losses(go(tiny, tmp_path / "first"))
     assert losses(go(tiny, tmp_path / "second")) == first
     assert losses(go(replace(tiny, seed=1), tmp_path / "third")) != first
+
+
+def test_validation_is_of_held_out_text(tiny: TrainConfig, tmp_path: Path) -> None:
+    """At a rate of nothing, the loss is that of the first weights on the held-out documents and no others."""
+    config = replace(tiny, rate=1e-30, val_fraction=0.2, val_sequences=10_000)
+    run = go(config, tmp_path / "run")
+    told = Run(run).facts().config
+    corpus = prepare(told.data, told.tokenizer)
+    held_out = corpus.split("val", 0.2)
+    model = keysift.load(run)
+    T = told.context
+    rows = [torch.from_numpy(held_out.read(i, i + T + 1).astype("int64")) for i in range(0, held_out.tokens - T, T)]
+    tokens = torch.stack(rows)
+    with torch.no_grad():
+        nats = torch.nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+    seen = [line["val_loss"] for line in read(run / "metrics.jsonl") if "val_loss" in line]
+    assert seen == pytest.approx([nats.item()] * 3, abs=2e-3), "what is left of the last turn may be read twice"
 
 
 def test_accumulation_changes_rounding_only(tiny: TrainConfig, tmp_path: Path) -> None:
@@ -188,9 +241,11 @@ def test_one_trainer_at_a_time(tiny: TrainConfig, tmp_path: Path) -> None:
     run = go(tiny, tmp_path / "run")
     other = Run(run)
     other.lock()
-    with refuses("another process is training in"):
-        go(replace(Run(run).facts().config, steps=14), run, resume=True)
-    other.unlock()
+    try:
+        with refuses("another process is training in"):
+            go(replace(Run(run).facts().config, steps=14), run, resume=True)
+    finally:
+        other.unlock()
     go(replace(Run(run).facts().config, steps=14), run, resume=True)
     assert len(losses(run)) == 14
 
@@ -206,18 +261,59 @@ def test_other_text_is_refused(tiny: TrainConfig, corpus: Path, tmp_path: Path) 
         go(replace(Run(run).facts().config, steps=14), run, resume=True)
 
 
+SMALL = {"arch": "transformer", "psi": None, "depth": 1, "heads": 1, "width": 8, "every": 3, "sample_tokens": 0}
+
+
 def test_a_loss_that_is_no_number(tiny: TrainConfig, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    config = replace(tiny, arch="transformer", psi=None, depth=1, heads=1, width=8, every=1)
-    config = replace(config, warmup=0, rate=1e30, clip=0.0)
-    with refuses("the loss of step .* is .* first seen in .*diagnosis.json has the details"):
-        go(config, run)
+    """And the way out: the last good checkpoint goes on with a lower rate, and the record keeps both."""
+    run = go(replace(tiny, **SMALL, warmup=0, rate=1e-3, clip=0.0, steps=3), tmp_path / "run")
+    before = losses(run)
+    with refuses("first seen in .*diagnosis.json has the details; step-00000003 is whole: go on from it with .*--rate"):
+        go(replace(Run(run).facts().config, steps=9, rate=1e30), run, resume=True)
+    assert summary(run).state == "diverged"
     told = json.loads((run / "diagnosis.json").read_text())
     assert told["step"] == len(losses(run)) + 1
+    assert told["rate"] == 1e30
     assert len(told["sequences"]) == 4
     assert told["first_output"] or told["first_parameter"] or told["first_gradient"]
-    assert told["last_good_checkpoint"] == f"step-{told['step'] - 1:08d}"
-    checkpoint.verify(run / "checkpoints" / told["last_good_checkpoint"])
+    assert told["last_good_checkpoint"] == "step-00000003"
+    go(replace(Run(run).facts().config, rate=1e-6), run, resume=True)
+    assert summary(run).state == "finished"
+    assert losses(run)[:3] == before
+    sessions = json.loads((run / "environment.json").read_text())
+    assert [session["config"]["rate"] for session in sessions] == [1e-3, 1e30, 1e-6]
+
+
+def test_broken_weights_are_never_saved(tiny: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss of a step is that of the weights before it: what the step leaves is looked at before it is kept."""
+    with refuses("the validation loss is nan, first seen in .*; there is no checkpoint yet: start anew"):
+        go(replace(tiny, every=1, warmup=0, rate=1e30), tmp_path / "loss")
+    step = torch.optim.AdamW.step
+
+    def break_one(self: torch.optim.AdamW, closure: None = None) -> None:
+        step(self, closure)
+        self.param_groups[0]["params"][0].data[0] = torch.inf
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", break_one)
+    with refuses("step 1 left weights that are no numbers, first seen in embedding.weight"):
+        go(replace(tiny, every=1), tmp_path / "weights")
+    assert layout.steps(tmp_path / "weights" / "checkpoints") == []
+
+
+def test_a_run_at_work_is_called_running(tiny: TrainConfig, tmp_path: Path) -> None:
+    seen = set()
+    run = go(tiny, tmp_path / "run", on_step=lambda line: seen.add(summary(tmp_path / "run").state))
+    assert seen == {"running"}
+    assert summary(run).state == "finished"
+    assert summary(run).saved == 12
+
+
+def test_tensorboard_gets_every_number(tiny: TrainConfig, tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    run = go(replace(tiny, track=("tensorboard",)), tmp_path / "run")
+    events = accumulator.EventAccumulator(str(run / "tensorboard")).Reload()
+    assert [event.value for event in events.Scalars("loss")] == pytest.approx(losses(run))
+    assert [event.step for event in events.Scalars("val_loss")] == [4, 8, 12]
 
 
 def test_a_disk_that_fails_between_checkpoints(tiny: TrainConfig, tmp_path: Path) -> None:

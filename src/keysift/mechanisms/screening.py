@@ -37,11 +37,13 @@ WINDOW = Scalar(
     above=0.0,
     probes=(0.7, 2.0, 9.5, math.inf),
 )
+# sigmoid(s_r) is 0.0 in fp32 from s_r = -104 on. This is far below what fp32 tells apart near a cosine of 1.
+NARROWEST = 2.0**-40
 ACCEPTANCE = Scalar(
     name="acceptance",
     meaning="the width r of the accepted cosines (1 - r, 1]",
     per=Per.HEAD,
-    link=lambda raw, site: raw.sigmoid(),
+    link=lambda raw, site: raw.sigmoid().clamp_min(NARROWEST),
     above=0.0,
     up_to=1.0,
     probes=(0.3, 0.5, 0.95),

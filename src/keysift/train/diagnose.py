@@ -25,6 +25,12 @@ def diagnose(shared: Shared, batch: Batch) -> dict[str, Any]:
     }
 
 
+def finite(shared: Shared) -> bool:
+    """Whether every weight is a number. Every process must ask."""
+    (broken,) = shared.world.sum(sum(_broken(parameter.detach()) for parameter in shared.parameters.values()))
+    return broken == 0
+
+
 def _broken(tensor: Tensor | None) -> float:
     if tensor is None:
         return 0.0

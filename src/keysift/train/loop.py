@@ -21,7 +21,7 @@ from keysift.models.language import LanguageModel, count
 from keysift.train import checkpoint, look, machine, metrics, optimizer
 from keysift.train.build import build, flops_per_token, model_config
 from keysift.train.config import TrainConfig, changed, resolve
-from keysift.train.diagnose import diagnose
+from keysift.train.diagnose import diagnose, finite
 from keysift.train.distributed import World, joined
 from keysift.train.layout import DIAGNOSIS, METRICS, SAMPLES, TRAIN, name_of, steps
 from keysift.train.progress import Display, clock
@@ -165,7 +165,7 @@ class Session:
                 display.step(line["step"], line["loss"], line["tokens_per_second"])
                 due = leave or state.step % config.every == 0
                 if due:
-                    line.update(self._look(display))
+                    line.update(self._look(display, batches[-1]))
                 self._write(line)
                 if due:
                     self._save()
@@ -196,7 +196,8 @@ class Session:
         mean = summed / tokens
         norm = optimizer.gradient_norm(shared.parameters)
         if not (math.isfinite(mean) and math.isfinite(norm)):
-            self._give_up(mean, norm, rate, batches[-1])
+            at = state.step + 1
+            self._give_up(at, f"the loss of step {at} is {mean:g} with gradient norm {norm:g}", batches[-1])
         optimizer.clip(shared.parameters, norm, config.clip or 0.0)
         state.optimizer.step()
         if state.ema:
@@ -210,27 +211,28 @@ class Session:
         }
         return line, leave > 0
 
-    def _give_up(self, loss: float, norm: float, rate: float, batch: Batch) -> NoReturn:
+    def _give_up(self, step: int, what: str, batch: Batch) -> NoReturn:
+        """Stop before anything broken is saved, and leave word of where it began."""
         found = diagnose(self.shared, batch.to(self.world.device))
         known = steps(self.run.checkpoints)
         last = name_of(known[-1]) if known else None
         told = {
-            "step": self.state.step + 1,
-            "loss": repr(loss),
-            "gradient_norm": repr(norm),
-            "rate": rate,
-            "sequences": self.batches.batch(self.state.step).rows,
+            "step": step,
+            "what": what,
+            "rate": (self.config.rate or 0.0) * share(self.config, step - 1),
+            "sequences": self.batches.batch(step - 1).rows,
             **found,
             "last_good_checkpoint": last,
         }
         if self.world.first:
             write_json(self.run.path / DIAGNOSIS, told)
         where = found["first_parameter"] or found["first_gradient"] or found["first_output"]
-        raise TrainingError(
-            f"the loss of step {self.state.step + 1} is {loss:g} with gradient norm {norm:g}, first seen in {where}; "
-            f"{self.run.path / DIAGNOSIS} has the details and {last or 'no checkpoint'} is the last good one; "
-            f"try a lower --rate or --clip 1"
+        onward = (
+            f"{last} is whole: go on from it with keysift train --resume {self.run.path} and a lower --rate or --clip 1"
+            if last
+            else "there is no checkpoint yet: start anew with a lower --rate or --clip 1"
         )
+        raise TrainingError(f"{what}, first seen in {where}; {self.run.path / DIAGNOSIS} has the details; {onward}")
 
     def _costs(self, took: float, waited: float) -> dict[str, Any]:
         rate = self.config.batch_tokens / took
@@ -243,11 +245,15 @@ class Session:
             "seconds": self.state.seconds,
         }
 
-    def _look(self, display: Display) -> dict[str, Any]:
-        """Validation loss, a sample and what each head has learned."""
+    def _look(self, display: Display, batch: Batch) -> dict[str, Any]:
+        """Validation loss, a sample and what each head has learned; weights that are no numbers go no further."""
         config, state = self.config, self.state
+        if not finite(self.shared):
+            self._give_up(state.step, f"step {state.step} left weights that are no numbers", batch)
         with look.averaged(self.shared, state.ema):
             loss = look.validation_loss(self.shared, self.validation, config.val_sequences, self.precision)
+        if not math.isfinite(loss):
+            self._give_up(state.step, f"after step {state.step} the validation loss is {loss:g}", batch)
         if state.best is None or loss < state.best:
             state.best, state.best_step = loss, state.step
         self.plain = state.plain()

@@ -1,0 +1,39 @@
+"""What the loop asks of a batch."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import keysift
+from keysift.data.batches import Batch
+from keysift.data.shards import prepare
+from keysift.train import look
+from keysift.train.config import TrainConfig
+from keysift.train.setup import streams
+
+
+def test_isolated_documents_are_learned_alone(tiny: TrainConfig, tmp_path: Path) -> None:
+    """The loss of a packed row is that of its documents, each read by itself; without isolation it is not."""
+    (tmp_path / "text").mkdir()
+    for number in range(30):
+        (tmp_path / "text" / f"{number:02d}.txt").write_text("abcdefghijklmnopqrstuvwxyz"[number % 7 :][:9])
+    config = replace(tiny, data=str(tmp_path / "text"), context=32, batch_tokens=64, isolate=True)
+    batch = streams(prepare(config.data, config.tokenizer, show=False), config)[0].batch(0)
+    model = keysift.Multiscreen(keysift.MultiscreenConfig.psi(2, vocab_size=257))
+    with torch.no_grad():
+        for layer in model.layers:
+            layer.scalars.s_r.fill_(2.0)  # open: a key of another document would be accepted
+        together = float(look.summed_loss(model, batch))
+        alone = 0.0
+        assert batch.segments is not None
+        for row in range(2):
+            for segment in batch.segments[row].unique():
+                at = batch.segments[row] == segment
+                part = Batch(inputs=batch.inputs[row, at][None], targets=batch.targets[row, at][None], rows=(row,))
+                alone += float(look.summed_loss(model, part))
+        mixed = float(look.summed_loss(model, replace(batch, segments=None)))
+    assert len(batch.segments.unique()) > 3
+    assert together == pytest.approx(alone, rel=1e-5)
+    assert together != pytest.approx(mixed, rel=1e-5)
