@@ -98,6 +98,7 @@ def test_recipes_describe_models(path: Path) -> None:
         assert resolve(paper, 10).warmup == 2**12
 
 
+@pytest.mark.slow
 def test_sweep(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
     words = ("sweep", "--over", "rate=0.01,1e30", "arch=transformer", "--out", tmp_path / "sweep", "--data", corpus)
     sizes = ("--depth", 1, "--heads", 1, "--width", 8, "--context", 16, "--batch-tokens", 32, "--sample-tokens", 0)
@@ -140,6 +141,7 @@ def test_a_sweep_refuses(tmp_path: Path) -> None:
         sweep_verb(sweep_args(out=tmp_path))
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_leaves_the_others_alone(corpus: Path, tmp_path: Path) -> None:  # noqa: F811
     base = TrainConfig(psi=2, context=16, batch_tokens=32, steps=2, sample_tokens=0, val_sequences=2)
     each = (f"data={tmp_path / 'nothing'}", f"data={corpus}")
@@ -175,6 +177,7 @@ def test_sinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         open_sink("trackio", tmp_path, {})
 
 
+@pytest.mark.slow
 def test_demo_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
         call("demo", "--out", tmp_path / "demo.html", "--seconds", 3)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from keysift.cli.main import parse
 from keysift.mechanisms import MECHANISMS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -50,6 +51,17 @@ def test_commands_run(page: Path, tmp_path: Path) -> None:
                 assert done.returncode == 0, (line, done.stderr)
             else:
                 assert words[0] in ("git", "cd", "pip", "python"), f"a command no test runs: {line}"
+
+
+@each_page
+def test_commands_that_take_long_are_understood(page: Path) -> None:
+    """Blocks marked sh hold commands of minutes: they are read, not run."""
+    for line in "\n".join(fenced(page.read_text(), "sh")).replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        if words[:1] == ["torchrun"]:
+            words = words[words.index("-m") + 1 :]
+        if words[:1] == ["keysift"] and "--resume" not in words:
+            parse(words[1:])
 
 
 @each_page

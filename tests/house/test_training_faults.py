@@ -268,6 +268,14 @@ DISTRIBUTED = [
         "two_processes and fsdp2",
     ),
     Fault(
+        "gathered weights outlive a change",
+        "train/distributed.py",
+        "            self.model.reshard()\n",
+        "            pass\n",
+        TWO,
+        "another_cut and fsdp2",
+    ),
+    Fault(
         "every process reads the same part",
         "train/loop.py",
         "mine = range(self.world.rank, parts, self.world.size)",

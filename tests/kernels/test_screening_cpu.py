@@ -188,6 +188,7 @@ def test_zero_vectors() -> None:
     agrees(tensors)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isa", ["avx512", "avx2", "plain"])
 def test_every_instruction_set(isa: str) -> None:
     """In a process of its own: the variant is chosen when the library loads."""

@@ -12,7 +12,7 @@ from keysift.train.config import TrainConfig
 from keysift.train.metrics import read
 from keysift.train.sweep import to_toml
 
-MAIN = ("-m", "keysift.cli.main", "train", "--quiet")
+MAIN = ("-m", "keysift", "train", "--quiet")
 ROOT = Path(__file__).parents[2]
 
 

@@ -46,6 +46,17 @@ def test_two_processes_equal_one(config: TrainConfig, alone: Path, tmp_path: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_another_cut_changes_rounding_only(config: TrainConfig, tmp_path: Path, strategy: str) -> None:
+    """One process takes the batch at once, two take two turns each: every sum is of other parts."""
+    gentle = replace(config, rate=1e-3, sample_tokens=0)
+    train(replace(gentle, micro_tokens=64), tmp_path / "alone", show=False)
+    file = toml(replace(gentle, micro_tokens=16), tmp_path / "config.toml")
+    finish(start("--config", file, "--out", tmp_path / "run", "--strategy", strategy, processes=2))
+    assert losses(tmp_path / "run") == pytest.approx(losses(tmp_path / "alone"), abs=1e-5)
+
+
+@pytest.mark.slow
 def test_every_process_refuses_together(config: TrainConfig, alone: Path, tmp_path: Path) -> None:
     process = start("--config", toml(config, tmp_path / "config.toml"), "--out", alone, processes=2)
     _, said = process.communicate(timeout=120)

@@ -24,7 +24,7 @@ def start(config: TrainConfig, out: Path) -> subprocess.Popen[str]:
     """Like a user: the base config as flags, in a process group of its own."""
     flags = ["--psi", "2", "--data", config.data, "--context", "16", "--batch-tokens", "64", "--micro-tokens", "32"]
     flags += ["--steps", str(config.steps), "--every", "5", "--val-sequences", "4", "--sample-tokens", "0"]
-    command = [sys.executable, "-m", "keysift.cli.main", "sweep", "--over", *AXES, "--out", str(out), *flags]
+    command = [sys.executable, "-m", "keysift", "sweep", "--over", *AXES, "--out", str(out), *flags]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment()
     )
@@ -73,6 +73,7 @@ def test_an_interrupted_sweep_goes_on(base: TrainConfig, tmp_path: Path, number:
         assert losses(out / f"seed={seed}") == losses(whole / f"seed={seed}")
 
 
+@pytest.mark.slow
 def test_more_steps_prolong_a_sweep(base: TrainConfig, tmp_path: Path) -> None:
     short = points(replace(base, steps=5), (), ("seed=0",))
     sweep(short, tmp_path, processes=1, show=False)

@@ -20,7 +20,8 @@ def main(argv: list[str] | None = None) -> None:
     sys.exit(_main(sys.argv[1:] if argv is None else argv))
 
 
-def _main(argv: list[str]) -> int:
+def parse(argv: list[str]) -> Any:
+    """The arguments of a verb, as its `run` takes them."""
     verbs = {verb: import_module(f"keysift.cli.{verb}") for verb in VERBS}
     # The summary in --help is the first line of each verb's docstring: no second list to keep.
     union: Any = Union[  # noqa: UP007
@@ -30,17 +31,20 @@ def _main(argv: list[str]) -> int:
         )
     ]
     shown = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff)
+    own = getattr(verbs.get(argv[0]) if argv else None, "defaults", None)
+    if own is None:
+        return tyro.cli(union, prog="keysift", description="Attention that can say no.", args=argv, config=shown)
+    # Flags of these verbs change what a file or an old run says, so they start from it.
+    module, rest = verbs[argv[0]], argv[1:]
+    about = module.__doc__
+    return tyro.cli(
+        module.Args, prog=f"keysift {argv[0]}", description=about, args=rest, default=own(rest), config=shown
+    )
+
+
+def _main(argv: list[str]) -> int:
     try:
-        own = getattr(verbs.get(argv[0]) if argv else None, "defaults", None)
-        if own is None:
-            args = tyro.cli(union, prog="keysift", description="Attention that can say no.", args=argv, config=shown)
-        else:
-            # Flags of these verbs change what a file or an old run says, so they start from it.
-            module, rest = verbs[argv[0]], argv[1:]
-            about = module.__doc__
-            args = tyro.cli(
-                module.Args, prog=f"keysift {argv[0]}", description=about, args=rest, default=own(rest), config=shown
-            )
+        args = parse(argv)
         sys.modules[type(args).__module__].run(args)
     except KeysiftError as error:
         if os.environ.get("RANK", "0") == "0":  # every process torchrun started refuses; one says so

@@ -4,7 +4,7 @@ Started by torchrun (RANK, WORLD_SIZE, LOCAL_RANK in the environment): gloo on C
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -111,6 +111,15 @@ class Shared:
         if isinstance(self.model, FSDPModule):
             self.model.set_requires_gradient_sync(last)
         return nullcontext()
+
+    @torch.no_grad()
+    def set(self, values: Mapping[str, Tensor]) -> None:
+        """Overwrite parameters by name."""
+        for name, value in values.items():
+            self.parameters[name].copy_(value)
+        if isinstance(self.model, FSDPModule):
+            # The outermost module keeps what it gathered in a forward pass without backward; that is now out of date.
+            self.model.reshard()
 
     def finish(self) -> None:
         """Average the gradients of what fully_shard leaves whole, as it does with what it shards."""

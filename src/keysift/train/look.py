@@ -56,17 +56,11 @@ def validation_loss(shared: Shared, batches: Batches, sequences: int, precision:
 def averaged(shared: Shared, ema: dict[str, Tensor]) -> Iterator[None]:
     """The model with its averaged weights, if there are any, for the time of the block."""
     held = {name: shared.parameters[name].detach().clone() for name in ema}
-    _copy(ema, shared)
+    shared.set(ema)
     try:
         yield
     finally:
-        _copy(held, shared)
-
-
-@torch.no_grad()
-def _copy(values: dict[str, Tensor], shared: Shared) -> None:
-    for name, value in values.items():
-        shared.parameters[name].copy_(value)
+        shared.set(held)
 
 
 @torch.no_grad()

@@ -127,7 +127,7 @@ def _through(
 
 
 def _start(config: TrainConfig, path: Path, processes: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "keysift.cli.main", "train", "--quiet"]
+    command = [sys.executable, "-m", "keysift", "train", "--quiet"]
     if holds_a_run(path):
         command += ["--resume", str(path), "--steps", str(config.steps)]
     else:
