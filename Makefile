@@ -33,9 +33,11 @@ test: $(READY)
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q -n 2 --every-raise
 
-# Every fault at full length: 30 kills. `make test` runs a short version of each.
+# Every fault at full length: 30 random kills, one before every change to a run directory, faults seeded in several
+# processes. `make test` runs a short version of each.
+SOAKED := tests/train/test_faults.py tests/train/test_distributed.py tests/train/test_sweep.py tests/house/test_training_faults.py
 soak: $(READY)
-	SOAK=1 $(BIN)/python -m pytest -q tests/train/test_faults.py tests/train/test_distributed.py
+	SOAK=1 $(BIN)/python -m pytest -q -n 2 $(SOAKED)
 
 # The kernel's own driver under AddressSanitizer and UndefinedBehaviorSanitizer, every variant this machine runs.
 sanitize:

@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -140,21 +141,56 @@ def test_a_second_ctrl_c_does_not_wait(tiny: TrainConfig, tmp_path: Path) -> Non
     assert layout.steps(tmp_path / "run" / "checkpoints") == []
 
 
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 8 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(place)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a small file system can be mounted by root only; the limit on the size of files stands in for it")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def fill(place: Path) -> Path:
+    filler = place / "filler"
+    with filler.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(b"x" * 4096)
+    return filler
+
+
 @pytest.mark.slow
-def test_a_full_disk_stops_with_the_checkpoint_before(tiny: TrainConfig, tmp_path: Path) -> None:
-    """The system refuses to let a file of this process grow: what a full disk looks like to it."""
+def test_a_full_disk_stops_with_the_checkpoint_before(tiny: TrainConfig, disk: Path, tmp_path: Path) -> None:
+    config = replace(tiny, steps=100_000, every=5, sample_tokens=0)
+    process = start("--config", toml(config, tmp_path / "config.toml"), "--out", disk / "run")
+    wait_for_steps(disk / "run", 8, process)
+    filler = fill(disk)
+    said = finish(process, code=2)
+    assert "No space left on device" in said
+    goes_on(disk / "run", said, room=filler.unlink)
+
+
+@pytest.mark.slow
+def test_files_that_may_not_grow_stop_with_the_checkpoint_before(tiny: TrainConfig, tmp_path: Path) -> None:
     config = replace(tiny, steps=100_000, every=5, sample_tokens=0)
     process = start("--config", toml(config, tmp_path / "config.toml"), "--out", tmp_path / "run")
     wait_for_steps(tmp_path / "run", 8, process)
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1024, 1024))
-    said = finish(process, code=2)
+    goes_on(tmp_path / "run", finish(process, code=2))
+
+
+def goes_on(run: Path, said: str, room: Callable[[], None] = lambda: None) -> None:
+    """What the message promises: the checkpoint before is whole, and once there is room the run goes on from it."""
     assert "failed" in said
     assert "make room" in said
     assert "Traceback" not in said
-    all_readable(tmp_path / "run")
-    good = layout.steps(tmp_path / "run" / "checkpoints")[-1]
-    finish(start("--resume", tmp_path / "run", "--steps", good + 2))
-    assert len(losses(tmp_path / "run")) == good + 2
+    all_readable(run)
+    good = layout.steps(run / "checkpoints")[-1]
+    room()
+    finish(start("--resume", run, "--steps", good + 2))
+    assert len(losses(run)) == good + 2
 
 
 @pytest.mark.slow

@@ -84,10 +84,15 @@ class State:
             kept["step"].fill_(float(self.step))
 
     def plain(self) -> LanguageModel:
-        """The whole model on the CPU, of averaged weights if there are any. Every process must ask."""
+        """The whole model on the CPU, of averaged weights if there are any. Every process must ask; the first one
+        gets it, the others a model without memory."""
         source: dict[str, Any] = self.ema or self.shared.parameters
+        full = {}
         with torch.no_grad():
-            full = {name: whole(tensor.detach()).cpu() for name, tensor in source.items()}
+            for name, tensor in source.items():
+                gathered = whole(tensor.detach())
+                if self.shared.world.first:
+                    full[name] = gathered.cpu()
         model = empty(self.shared.plain.config)
         model.load_state_dict(full, strict=False, assign=True)
         return model.eval()
