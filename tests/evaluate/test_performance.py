@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from keysift.core.config import load, save
-from keysift.evaluate import latency, machine, memory
+from keysift.evaluate import latency, memory
 from keysift.evaluate.contestants import Dense, Screening, Softmax
 from keysift.evaluate.performance import Performance, at_least, at_most
 from tests.evaluate.results import RESULT
@@ -115,13 +115,3 @@ def test_a_peak_that_cannot_be_forgotten_only_adds(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Path, "write_text", forbidden)
     assert memory.peak_mb(lambda: torch.ones(10, 2**18), outputs=10 * 2**20) > -11
-
-
-def test_machine_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert machine.cpu()
-    assert len(machine.commit().split(",")[0]) == 40
-    assert machine.commit(tmp_path) == "not run from a repository"
-    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "none")
-    assert machine.cpu()
-    monkeypatch.setenv("PATH", "")
-    assert machine.commit() == "not run from a repository"

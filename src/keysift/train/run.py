@@ -13,7 +13,6 @@ import fcntl
 import json
 import os
 import platform
-import subprocess
 import sys
 import time
 from importlib.metadata import version
@@ -22,6 +21,7 @@ from typing import Any
 
 import torch
 
+from keysift.core import provenance
 from keysift.core.config import config, from_dict, to_dict
 from keysift.core.errors import DataError
 from keysift.models.save import CONFIG, WEIGHTS
@@ -112,8 +112,8 @@ class Run:
                 "config": to_dict(config),
                 "versions": {name: version(name) for name in ("keysift", "torch", "numpy", "tokenizers")},
                 "python": platform.python_version(),
-                "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-                "commit": _commit(),
+                "machine": f"{platform.system()}, {provenance.cpu()}, {os.cpu_count()} cores",
+                "commit": provenance.commit(),
                 "device": torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "cpu",
                 "threads": torch.get_num_threads(),
                 "processes": world.size,
@@ -136,13 +136,3 @@ def write_text(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)
-
-
-def _commit() -> str | None:
-    """Of the source keysift runs from, with a mark if it was changed since."""
-    where = Path(__file__).parent
-    found = subprocess.run(["git", "-C", where, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    if found.returncode:
-        return None
-    dirty = subprocess.run(["git", "-C", where, "status", "--porcelain", "-uno"], capture_output=True, check=False)
-    return found.stdout.strip() + ("+changes" if dirty.stdout else "")

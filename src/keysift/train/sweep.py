@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -119,7 +120,9 @@ def _through(
                     board.at_work(name, last(out / name / METRICS))
                 else:
                     del at_work[name]
-                    yield name, _failure(code, out / name)
+                    # One that had already saved when the signal came once more ends by it: that is no failure.
+                    heeded = stop.asked and code in (-signal.SIGINT, -signal.SIGTERM, 130)
+                    yield name, "" if heeded else _failure(code, out / name)
     finally:
         for process in at_work.values():
             process.kill()

@@ -1,0 +1,31 @@
+"""What a figure is worth nothing without: the processor it was measured on and the source that ran."""
+
+import platform
+import subprocess
+from pathlib import Path
+
+CPUINFO = Path("/proc/cpuinfo")
+
+
+def cpu() -> str:
+    lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def commit(package: Path = Path(__file__).parents[1]) -> str:
+    """Of the sources that ran; an installed copy has none, whatever repository it happens to lie in."""
+    if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return "not run from a repository"
+    root = Path(_git(package, "rev-parse", "--show-toplevel") or package)
+    head = _git(root, "rev-parse", "HEAD") or "no commit yet"
+    changed = _git(root, "status", "--porcelain", "--", "src", "csrc")
+    return f"{head}, with changes" if changed else head
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=folder, check=False, capture_output=True, text=True)
+    except FileNotFoundError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
