@@ -18,6 +18,7 @@ from keysift.train import bench
 from keysift.train.build import build, empty, model_config
 from keysift.train.config import TrainConfig, resolve
 from keysift.train.metrics import open_sink, read
+from keysift.train.summary import summary
 from keysift.train.sweep import points
 from tests.refusals import refuses
 from tests.train.conftest import cache, corpus  # noqa: F401
@@ -55,6 +56,14 @@ def test_train_resume_runs_and_generate(corpus: Path, tmp_path: Path, capsys: py
     (told,) = json.loads(capsys.readouterr().out)
     assert told["state"] == "finished"
     assert len(told["losses"]) == 5
+    (tmp_path / "runs" / "foreign").mkdir()
+    (tmp_path / "runs" / "foreign" / "train.json").write_text("[]")
+    call("runs", tmp_path / "runs")
+    shown = capsys.readouterr()
+    assert "5/5" in shown.out
+    assert "left out: " in shown.err
+    with refuses("does not describe a run"):
+        summary(tmp_path / "runs" / "foreign")
     call("runs", tmp_path / "nothing")
     assert "no runs in" in capsys.readouterr().out
 
@@ -81,6 +90,9 @@ def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bad.toml").write_text("psi = = 6")
     with refuses("is not TOML"):
         defaults([f"--config={tmp_path / 'bad.toml'}"])
+    (tmp_path / "latin.toml").write_bytes(b'sample_prompt = "\xe9"')
+    with refuses("is not TOML"):
+        defaults([f"--config={tmp_path / 'latin.toml'}"])
     (tmp_path / "unknown.toml").write_text("rat = 0.1")
     with refuses("TrainConfig has no field 'rat'; did you mean 'rate'"):
         defaults([f"--config={tmp_path / 'unknown.toml'}"])
@@ -149,8 +161,15 @@ def test_a_run_that_fails_leaves_the_others_alone(corpus: Path, tmp_path: Path) 
         sweep_verb(sweep_args(each=each, out=tmp_path / "sweep", train=base))
     results = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
     assert [one["state"] for one in results] == ["failed", "finished"]
-    with refuses("was made with context 16, not 8; choose another --out"):
-        sweep_verb(sweep_args(each=each, out=tmp_path / "sweep", train=replace(base, context=8)))
+    for change, word in (({"context": 8}, "context 16, not 8"), ({"psi": None}, "psi 2, not None")):
+        with refuses(f"was made with {word}; choose another --out"):
+            sweep_verb(sweep_args(each=each, out=tmp_path / "sweep", train=replace(base, **change)))
+    with refuses("has made 2 steps, more than the 1 asked for"):
+        sweep_verb(sweep_args(each=each, out=tmp_path / "sweep", train=replace(base, steps=1)))
+    for file in (tmp_path / "sweep").glob("*.toml"):
+        file.unlink()
+    with refuses("was not made by a sweep"):
+        sweep_verb(sweep_args(each=each, out=tmp_path / "sweep", train=base))
 
 
 def test_bench(

@@ -114,7 +114,7 @@ def test_every_field_of_the_curriculum_matters() -> None:
         {"n_digits": 3},
         {"min_letters": 7},
         {"max_letters": 5},
-        {"min_lines": 40},
+        {"min_lines": 20},
         {"max_lines": 9},
     ):
         other = from_dict(Curriculum, {"documents": 50, **change})
@@ -142,7 +142,7 @@ def test_refusals() -> None:
         next(texts_within(Bytes(), 448))
     with refuses("2 <= min_letters <= max_letters <= 26, got 5 and 4"):
         Curriculum(min_letters=5, max_letters=4)
-    with refuses("min_letters < min_lines <= max_lines, got 4, 4 and 64"):
+    with refuses("min_letters < min_lines <= max_lines, got 4, 4 and 28"):
         Curriculum(min_lines=4)
     with refuses("at least one document, got 0"):
         Curriculum(documents=0)

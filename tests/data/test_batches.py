@@ -162,6 +162,47 @@ def test_no_attention_across_documents(split: Split) -> None:
         assert torch.equal(one[row, 0, other], two[row, 0, other]) == same
 
 
+def test_whole_documents_by_eye(tmp_path: Path) -> None:
+    """Of 2, 3, 1, 4 and 2 letters, each with its end token, in rows of 6 inputs and a last target."""
+    corpus = build(of(["ab", "cde", "f", "ghij", "kl"]), "bytes", tmp_path / "c", show=False)
+    batches = Batches(corpus.split("train", 0), context=6, batch_size=3, shuffle=False, whole=True, isolate=True)
+    assert batches.sequences == 3
+    batch = batches.batch(0)
+
+    def shown(row: list[int]) -> str:
+        return "".join("_" if token == -100 else "." if token == 256 else chr(token) for token in row)
+
+    assert [shown(row) for row in batch.inputs.tolist()] == ["ab.cde", "f.ghij", "kl...."]
+    assert [shown(row) for row in batch.targets.tolist()] == ["b._de.", "._hij.", "l.____"]
+    assert batch.segments is not None
+    assert batch.segments.tolist() == [[0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 1, 1]]
+    with refuses("a document of 5 tokens, and whole documents must fit .* use a context of 4 or more"):
+        Batches(corpus.split("train", 0), context=3, batch_size=1, whole=True)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_whole_documents_are_all_read_and_never_cut(tmp_path: Path, seed: int) -> None:
+    texts = [chr(97 + i % 26) * (1 + 5 * i % 13) for i in range(50)]
+    split = build(of(texts), "bytes", tmp_path / "c", show=False).split("train", 0)
+    batches = Batches(split, context=T, batch_size=1, seed=seed, whole=True)
+    read = []
+    for step in range(batches.sequences):
+        batch = batches.batch(step)
+        row = [*batch.inputs[0].tolist(), 256]
+        read += [bytes(part).decode() for part in _documents(row)]
+    assert sorted(read) == sorted(texts)
+
+
+def _documents(row: list[int]) -> list[list[int]]:
+    found: list[list[int]] = [[]]
+    for token in row:
+        if token == 256:
+            found.append([])
+        else:
+            found[-1].append(token)
+    return [part for part in found if part]
+
+
 def test_moved_to_a_device(split: Split) -> None:
     batch = Batches(split, context=T, batch_size=2, isolate=True).batch(0).to("meta")
     assert {

@@ -59,13 +59,24 @@ def test_batches_resume_by_step_and_divide_by_part() -> None:
 
 
 def test_as_text() -> None:
-    task = Task(num_kv_pairs=3, input_seq_len=16, vocab_size=100, documents=2)
-    source = find_source("mqar:num_kv_pairs=3,input_seq_len=16,vocab_size=100,documents=2")
+    source = find_source("mqar:min_kv_pairs=2,max_kv_pairs=5,vocab_size=100,documents=40")
     documents = list(source.documents())
-    assert [document.text for document in documents] == [task.document(i).text for i in range(2)]
-    told, answers = documents[0].text.rstrip("\n").split("\n")
-    assert sorted(told.split()) == sorted(answers.split())
-    assert len(set(told.split())) == 3
+    recipe = mqar.Curriculum(min_kv_pairs=2, max_kv_pairs=5, vocab_size=100, documents=40)
+    assert [document.text for document in documents] == [recipe.document(i).text for i in range(40)]
+    sizes = set()
+    for document in documents:
+        told, answers = document.text.rstrip("\n").split("\n")
+        assert sorted(told.split()) == sorted(answers.split())
+        sizes.add(len(set(told.split())))
+    assert sizes == {2, 3, 4, 5}
+
+
+def test_every_field_of_the_curriculum_matters() -> None:
+    usual = mqar.Curriculum()
+    told = [usual.document(i).text for i in range(30)]
+    for change in ({"seed": 1}, {"min_kv_pairs": 5}, {"max_kv_pairs": 3}, {"vocab_size": 99}):
+        other = from_dict(mqar.Curriculum, change)
+        assert [other.document(i).text for i in range(30)] != told, change
 
 
 def test_refusals() -> None:
@@ -76,6 +87,8 @@ def test_refusals() -> None:
     with refuses("power_a must be above 0, got 0"):
         from_dict(Task, {"power_a": 0})
     with refuses("mqar needs at least one document, got 0"):
-        Task(documents=0)
+        mqar.Curriculum(documents=0)
+    with refuses("1 <= min_kv_pairs <= max_kv_pairs, got 9 and 8"):
+        mqar.Curriculum(min_kv_pairs=9)
     with refuses("mqar needs at least one example, got 0"):
         examples(0)

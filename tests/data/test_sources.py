@@ -37,6 +37,14 @@ def test_a_library_file_in_another_encoding_is_left_out(monkeypatch: pytest.Monk
     assert texts("stdlib") == ["x = 1\n"]
 
 
+def test_a_folder_gives_what_somebody_wrote(tmp_path: Path) -> None:
+    """Not what a repository, a run or a built corpus keeps in it, and nothing without a suffix of text."""
+    for path in ("a.txt", "sub/b.md", ".git/index", ".git/c.txt", "run/train.json", "run/samples/d.txt", "LICENSE"):
+        (tmp_path / path).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / path).write_bytes(b"\xff" if path.endswith("index") else path.encode())
+    assert [document.text for document in find_source(str(tmp_path)).documents()] == ["a.txt", "sub/b.md"]
+
+
 def test_a_file_a_folder_and_a_glob(tmp_path: Path) -> None:
     for name in ("b.md", "a.txt", "deep/c.py", "image.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

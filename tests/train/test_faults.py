@@ -93,7 +93,7 @@ def test_kill_nine_before_every_change_to_the_directory(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_saves_and_leaves(tiny: TrainConfig, tmp_path: Path, number: signal.Signals) -> None:
     config = replace(tiny, steps=100_000, every=100_000, sample_tokens=0)
     process = start("--config", toml(config, tmp_path / "config.toml"), "--out", tmp_path / "run")
@@ -106,6 +106,19 @@ def test_a_signal_saves_and_leaves(tiny: TrainConfig, tmp_path: Path, number: si
     finish(start("--resume", tmp_path / "run", "--steps", again))
     assert losses(tmp_path / "run")[: len(made)] == made
     assert len(losses(tmp_path / "run")) == again
+
+
+@pytest.mark.slow
+def test_a_log_nobody_reads_any_more_does_not_stop_a_run(tiny: TrainConfig, tmp_path: Path) -> None:
+    config = replace(tiny, steps=40, every=2, sample_tokens=0)
+    file = toml(config, tmp_path / "config.toml")
+    command = [sys.executable, "-m", "keysift", "train", "--config", file, "--out", tmp_path / "run"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, env=environment())
+    assert process.stderr is not None
+    process.stderr.readline()
+    process.stderr.close()
+    assert process.wait(120) == 0
+    assert len(losses(tmp_path / "run")) == 40
 
 
 @pytest.mark.slow

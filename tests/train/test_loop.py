@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import sys
+import types
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,14 @@ import pytest
 import torch
 
 import keysift
+from keysift.data.shards import build as build_corpus
 from keysift.data.shards import prepare
 from keysift.data.tokenizer import load_tokenizer
-from keysift.train import layout
+from keysift.nn.tile import Tiles
+from keysift.train import layout, look
 from keysift.train.build import build, model_config
 from keysift.train.config import TrainConfig
+from keysift.train.distributed import World
 from keysift.train.loop import train
 from keysift.train.metrics import read
 from keysift.train.run import Run
@@ -219,7 +224,7 @@ def test_refusals(tiny: TrainConfig, tmp_path: Path) -> None:
     run = go(tiny, tmp_path / "run")
     with refuses("already holds a run; go on with keysift train --resume"):
         go(tiny, run)
-    with refuses("is finished: it has made all 12 steps; pass more --steps"):
+    with refuses("is finished: it has made 12 steps, 12 were asked for; pass more --steps"):
         go(None, run, resume=True)
     with refuses("a new run needs a config"):
         go(None, tmp_path / "other")
@@ -306,6 +311,108 @@ def test_a_run_at_work_is_called_running(tiny: TrainConfig, tmp_path: Path) -> N
     assert seen == {"running"}
     assert summary(run).state == "finished"
     assert summary(run).saved == 12
+
+
+def test_a_run_on_a_built_corpus_goes_on_with_its_tokenizer(tiny: TrainConfig, tmp_path: Path) -> None:
+    build_corpus(tiny.data, "bpe:300", tmp_path / "corpus", show=False)
+    run = go(replace(tiny, data=str(tmp_path / "corpus"), steps=4), tmp_path / "run")
+    go(replace(Run(run).facts().config, steps=6), run, resume=True)
+    assert len(losses(run)) == 6
+    assert load_tokenizer(run).vocab_size == 300
+    lines = [line for line in read(run / "metrics.jsonl") if "val_loss" in line]
+    held_out = prepare(str(tmp_path / "corpus")).split("val", tiny.val_fraction)
+    for line in lines:
+        assert line["val_bits_per_byte"] == pytest.approx(line["val_loss"] / 0.6931472 / held_out.bytes_per_token)
+
+
+def test_generated_tasks_are_read_whole(tiny: TrainConfig, tmp_path: Path) -> None:
+    """A needle and its question in one sequence: each begins with a document."""
+    config = replace(tiny, data="abcdigits:documents=60,max_lines=12", context=128, batch_tokens=256, steps=1)
+    batches, validation = streams(prepare(config.data, show=False), config)
+    assert batches.whole
+    assert validation.whole
+    assert bytes(batches.batch(0).inputs[0, :2].tolist()).decode()[1] == "="
+    assert not streams(prepare(config.data), replace(config, rows="stream"))[0].whole
+    go(config, tmp_path / "run")
+
+
+def test_a_refused_resume_changes_nothing(tiny: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = go(tiny, tmp_path / "run")
+    before = (run / "train.json").read_text()
+    config = Run(run).facts().config
+    with refuses("it has made 12 steps, 10 were asked for"):
+        go(replace(config, steps=10), run, resume=True)
+    broken = types.ModuleType("wandb")
+    monkeypatch.setitem(sys.modules, "wandb", broken)  # as one without a login
+    with refuses("wandb does not start .* set it up, or drop --track"):
+        go(replace(config, steps=14, track=("wandb",)), run, resume=True)
+    with refuses("wandb does not start"):
+        go(replace(tiny, track=("wandb",)), tmp_path / "new")
+    assert (run / "train.json").read_text() == before
+    go(replace(tiny, steps=1), tmp_path / "new")
+
+
+def test_a_copied_run_goes_on(tiny: TrainConfig, tmp_path: Path) -> None:
+    """Copies that follow links make files and folders of them."""
+    run = go(tiny, tmp_path / "run")
+    shutil.copytree(run, tmp_path / "copy", symlinks=False)
+    go(replace(Run(run).facts().config, steps=14), tmp_path / "copy", resume=True)
+    assert (tmp_path / "copy" / "model.safetensors").is_symlink()
+    ours, newest = keysift.load(tmp_path / "copy"), keysift.load(tmp_path / "copy" / "checkpoints" / "step-00000014")
+    assert distance(ours, newest) == 0
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "config.json").write_text("{}")
+    with refuses("already holds a config.json; choose another --out"):
+        go(tiny, tmp_path / "foreign")
+
+
+def test_a_lost_cache_does_not_lose_the_run(tiny: TrainConfig, corpus: Path, tmp_path: Path) -> None:
+    copy = build_corpus(str(corpus), "bytes", tmp_path / "corpus", show=False).path
+
+    def purge(line: dict[str, Any]) -> None:
+        shutil.rmtree(copy, ignore_errors=True)
+
+    run = go(replace(tiny, data=str(copy)), tmp_path / "run", on_step=purge)
+    assert layout.steps(run / "checkpoints")[-1] == 12
+
+
+def test_the_turn_that_broke_is_found(tiny: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of two turns meets what is no number, in the first layer; gradients carry it to every parameter."""
+    forward = Tiles.forward
+    first = streams(prepare(tiny.data), tiny)[0].batch(0, 0, 2).inputs
+
+    def breaks(self: Tiles, x_BTD: torch.Tensor, span: Any, store: Any) -> torch.Tensor:
+        out = forward(self, x_BTD, span, store)
+        return out * torch.nan if self is seen[0] and torch.equal(told[-1], first) else out
+
+    told: list[torch.Tensor] = []
+    seen: list[Tiles] = []
+    through = keysift.Multiscreen.through
+
+    def listen(self: keysift.Multiscreen, tokens: torch.Tensor, *rest: Any) -> torch.Tensor:
+        told.append(tokens)
+        seen[:] = [self.layers[0].tiles]
+        return through(self, tokens, *rest)
+
+    monkeypatch.setattr(keysift.Multiscreen, "through", listen)
+    monkeypatch.setattr(Tiles, "forward", breaks)
+    with refuses("the loss of step 1 is nan .* first seen in layers.0.tiles"):
+        go(tiny, tmp_path / "run")
+
+
+def test_what_is_seen_of_heads_is_bounded(tiny: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(look, "LOOKED_AT", 8)
+    model = keysift.Multiscreen(keysift.MultiscreenConfig.psi(2, vocab_size=257)).eval()
+    tokens = torch.randint(0, 257, (1, 32))
+    assert look.heads(model, tokens) == look.heads(model, tokens[:, :8])
+
+
+def test_other_text_in_another_process_is_refused(
+    tiny: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(World, "alike", lambda self, value: False)
+    with refuses("is not the same text for every process"):
+        go(tiny, tmp_path / "run")
 
 
 def test_tensorboard_gets_every_number(tiny: TrainConfig, tmp_path: Path) -> None:

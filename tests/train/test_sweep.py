@@ -14,6 +14,7 @@ import pytest
 from keysift.train import layout
 from keysift.train.config import TrainConfig
 from keysift.train.metrics import last
+from keysift.train.run import Run
 from keysift.train.sweep import points, sweep
 from tests.train.processes import environment, finish, losses
 
@@ -77,6 +78,7 @@ def test_an_interrupted_sweep_goes_on(base: TrainConfig, tmp_path: Path, number:
 def test_more_steps_prolong_a_sweep(base: TrainConfig, tmp_path: Path) -> None:
     short = points(replace(base, steps=5), (), ("seed=0",))
     sweep(short, tmp_path, processes=1, show=False)
-    (outcome,) = sweep(points(replace(base, steps=8), (), ("seed=0",)), tmp_path, processes=1, show=False)
-    assert outcome.summary is not None
-    assert (outcome.state, outcome.summary.step) == ("finished", 8)
+    longer = sweep(points(replace(base, steps=64), (), ("seed=0,1",)), tmp_path, processes=2, show=False)
+    assert [(one.state, one.summary.step) for one in longer if one.summary] == [("finished", 64)] * 2
+    # A sixteenth of five steps, not of sixty-four: one sweep, one warm-up.
+    assert [Run(tmp_path / f"seed={seed}").facts().config.warmup for seed in (0, 1)] == [0, 0]

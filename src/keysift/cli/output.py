@@ -27,3 +27,8 @@ def print_json(value: Any) -> None:
 def print_plain(text: str) -> None:
     """As it is, whatever the terminal: a script or a document reads this."""
     Console(no_color=True, highlight=False, soft_wrap=True).print(text, markup=False, emoji=False)
+
+
+def print_note(text: str) -> None:
+    """Beside the result, on stderr: what a person should know and a script need not read."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(text, markup=False, emoji=False)

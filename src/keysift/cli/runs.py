@@ -7,6 +7,7 @@ import tyro
 from rich.table import Table
 
 from keysift.core.config import config
+from keysift.core.errors import DataError
 from keysift.train.summary import Summary
 
 
@@ -22,7 +23,12 @@ def run(args: Args) -> None:
     from keysift.cli import output
     from keysift.train.summary import find_runs, summary
 
-    found = [summary(path) for path in find_runs(args.folder)]
+    found = []
+    for path in find_runs(args.folder):
+        try:
+            found.append(summary(path))
+        except DataError as error:
+            output.print_note(f"left out: {error}")
     if args.json:
         output.print_json(tuple(found))
         return

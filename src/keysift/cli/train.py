@@ -41,7 +41,7 @@ def read_toml(path: Path) -> TrainConfig:
         return from_dict(TrainConfig, tomllib.loads(path.read_text()))
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error}); --config takes a TOML file, see recipes/") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML ({error}); write lines like psi = 6") from error
 
 

@@ -32,11 +32,14 @@ class Live:
 
     def say(self, text: str) -> None:
         """A line that stays."""
-        if self.bars is not None:
-            self.bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
-        elif self.show:
-            sys.stderr.write(text + "\n")
-            sys.stderr.flush()
+        try:
+            if self.bars is not None:
+                self.bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            elif self.show:
+                sys.stderr.write(text + "\n")
+                sys.stderr.flush()
+        except OSError:
+            self.show = False  # the terminal or the pipe is gone; the work is not
 
     def now_and_then(self, text: str, *, at_once: bool = False) -> None:
         """The same news as the bars, for those who do not see them."""

@@ -109,7 +109,8 @@ class Curriculum:
     min_letters: int = 4
     max_letters: int = LETTERS
     min_lines: int = 8
-    max_lines: int = 64
+    max_lines: int = 28
+    """28 lines of 6 digits are 253 bytes with the end token: they fit in a context of 256."""
     n_digits: int = 6
     seed: int = 0
 

@@ -1,6 +1,7 @@
 """Batches in a shuffled order that one integer resumes.
 
-Sequence i of a split is its tokens [iT, iT + T], the last one being only a target. Step n of training reads the
+Sequence i of a split is its tokens [iT, iT + T], the last one being only a target; or, of whole documents, as many
+from one on as fit in T + 1 tokens, the rest padding without targets. Step n of training reads the
 sequences number nB, ..., nB + B - 1 of an endless order: one permutation of all sequences for each epoch. Nothing is
 carried from step to step, so a run resumed at step n reads what it would have read.
 
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -53,7 +55,12 @@ class Batch:
 
 
 class Batches:
-    """`batch(step)` of a split. `isolate` keeps the documents of a sequence apart; `shuffle=False` reads in order."""
+    """`batch(step)` of a split.
+
+    isolate   keep the documents of a sequence apart
+    whole     cut no document: a sequence begins with one and holds as many as fit
+    shuffle   False reads in order
+    """
 
     def __init__(
         self,
@@ -63,11 +70,13 @@ class Batches:
         batch_size: int,
         seed: int = 0,
         isolate: bool = False,
+        whole: bool = False,
         shuffle: bool = True,
     ) -> None:
         if context < 1 or batch_size < 1:
             raise RangeError(f"context and batch_size must be at least 1, got {context} and {batch_size}")
-        self.sequences = (split.tokens - 1) // context
+        self._starts = _packed(split, context) if whole else np.arange(0, max(split.tokens - 1, 0) + 1, context)
+        self.sequences = len(self._starts) - 1
         if self.sequences < 1:
             raise DataError(
                 f"{split.name} has {split.tokens} tokens, less than one sequence of {context} and its last target; "
@@ -78,12 +87,13 @@ class Batches:
         self.batch_size = batch_size
         self.seed = seed
         self.isolate = isolate
+        self.whole = whole
         self.shuffle = shuffle
 
     @property
     def stream_hash(self) -> str:
         """Equal for two runs that read the same tokens in the same order with the same targets."""
-        told = [self.split.hash, self.context, self.seed if self.shuffle else None, self.isolate]
+        told = [self.split.hash, self.context, self.seed if self.shuffle else None, self.isolate, self.whole]
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
     @property
@@ -99,18 +109,39 @@ class Batches:
         """The batch of `step`, or one of `parts` equal parts of it: what one process reads in one accumulation turn."""
         wanted = np.asarray(rows_of(step, self.batch_size, part, parts), np.int64)
         rows = self._order(wanted)
-        T = self.context
-        tokens = np.stack([self.split.read(row * T, row * T + T + 1) for row in rows.tolist()]).astype(np.int64)
-        inputs, targets = torch.from_numpy(tokens[:, :-1].copy()), torch.from_numpy(tokens[:, 1:].copy())
         names = tuple(rows.tolist())
+        pieces = [self._tokens(row) for row in names]
+        tokens, real = (np.stack(part) for part in zip(*pieces, strict=True))
+        inputs, targets = torch.from_numpy(tokens[:, :-1].copy()), torch.from_numpy(tokens[:, 1:].copy())
+        targets[torch.from_numpy(~real[:, 1:])] = IGNORE
         if not self.isolate:
             return Batch(inputs=inputs, targets=targets, rows=names)
-        marks = [self.split.segments(row * T, row * T + T + 1) for row in names]
+        marks = [self._segments(row) for row in names]
         segments = torch.from_numpy(np.stack([segment for segment, _ in marks]))
         positions = torch.from_numpy(np.stack([position for _, position in marks]))
         # The first token of a document cannot be told from the end of another.
         targets[segments[:, 1:] != segments[:, :-1]] = IGNORE
         return Batch(inputs=inputs, targets=targets, rows=names, segments=segments[:, :-1], positions=positions[:, :-1])
+
+    def _stretch(self, row: int) -> tuple[int, int]:
+        """The tokens of a sequence, its last target included."""
+        start = int(self._starts[row])
+        return start, int(self._starts[row + 1]) if self.whole else start + self.context + 1
+
+    def _tokens(self, row: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """T + 1 tokens, and which of them are not padding."""
+        held = self.split.read(*self._stretch(row))
+        tokens = np.full(self.context + 1, self.split.corpus.index.end_id, np.int64)
+        tokens[: len(held)] = held
+        return tokens, np.arange(self.context + 1) < len(held)
+
+    def _segments(self, row: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Documents and positions in them; padding is a document of its own."""
+        segments, positions = self.split.segments(*self._stretch(row))
+        missing = self.context + 1 - len(segments)
+        return np.pad(segments, (0, missing), constant_values=segments[-1] + 1), np.concatenate(
+            [positions, np.arange(missing)]
+        )
 
     def _order(self, numbers: np.ndarray[tuple[int], np.dtype[np.int64]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         epochs, within = np.divmod(numbers, self.sequences)
@@ -121,6 +152,21 @@ class Batches:
             chosen = epochs == epoch
             shuffled[chosen] = permute(within[chosen], self.sequences, f"{self.seed} {epoch}")
         return shuffled
+
+
+def _packed(split: Split, context: int) -> npt.NDArray[np.int64]:
+    """Where sequences of whole documents begin, and where the last one ends."""
+    ends = split.ends
+    longest = int(np.diff(ends, prepend=0).max())
+    if longest > context + 1:
+        raise DataError(
+            f"{split.name} has a document of {longest} tokens, and whole documents must fit in a context; "
+            f"use a context of {longest - 1} or more, shorter documents, or rows of the stream"
+        )
+    starts = [0]
+    while starts[-1] < ends[-1]:
+        starts.append(int(ends[np.searchsorted(ends, starts[-1] + context + 1, side="right") - 1]))
+    return np.array(starts)
 
 
 def rows_of(step: int, batch_size: int, part: int, parts: int) -> range:

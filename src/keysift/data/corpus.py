@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from keysift.core.config import config, from_dict, to_dict
 from keysift.core.errors import DataError, RangeError
+from keysift.data.sources import GENERATED
 from keysift.data.tokenizer import Ids, Tokenizer, load_tokenizer
 
 FORMAT = 1
@@ -51,6 +52,11 @@ class Index:
     text_bytes: int
     shard_tokens: int
     files: tuple[File, ...]  # the table of documents, then the shards in order
+
+    @property
+    def generated(self) -> bool:
+        """Whether a document is a task with its answer, which makes sense only whole."""
+        return self.source in GENERATED
 
     @property
     def hash(self) -> str:
@@ -120,7 +126,8 @@ class Corpus:
         if val_fraction:
             if hashes.min() == hashes.max():
                 raise DataError(
-                    f"{self.index.source} holds one document, which cannot be split; add text or pass val_fraction=0"
+                    f"{self.index.source} holds one document, which cannot be split in training and validation; "
+                    f"add text (a single file is cut in sections once it has 256 bytes)"
                 )
             chosen |= hashes == hashes.min()
             chosen &= hashes != hashes.max()
@@ -148,6 +155,11 @@ class Split:
         self.tokens = int(self._ends[-1])
         told = [corpus.index.hash, hashlib.sha256(np.packbits(chosen).tobytes()).hexdigest()]
         self.hash = hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+    @property
+    def ends(self) -> npt.NDArray[np.int64]:
+        """Where each document ends, its end token included."""
+        return self._ends
 
     @property
     def bytes_per_token(self) -> float:

@@ -20,7 +20,7 @@ from keysift.core.registry import nearest
 from keysift.data.sources import Document
 
 FEW = 20
-SHORTEST, LONGEST = 2**10, 2**24  # bytes of a section
+SHORTEST, LONGEST = 2**7, 2**24  # bytes of a section
 _TEXT = (".txt", ".md", ".py", ".rst", ".tex", ".html", ".c", ".h", ".cpp", ".js", ".ts", ".java", ".go", ".rs")
 _IN_FOLDERS = (*_TEXT, ".jsonl", ".parquet")
 
@@ -55,7 +55,7 @@ class LocalFiles:
 def _find(spec: str, known: list[str]) -> list[Path]:
     path = Path(spec).expanduser()
     if path.is_dir():
-        inside = sorted(p for p in path.rglob("*") if p.is_file() and _kind(p) in _IN_FOLDERS)
+        inside = sorted(_inside(path))
         if not inside:
             raise DataError(f"folder {path} holds no text; looked for {' '.join(_IN_FOLDERS)}, also in .gz")
         return inside
@@ -68,6 +68,17 @@ def _find(spec: str, known: list[str]) -> list[Path]:
             f"give a path, a glob in quotes, or one of {', '.join(known)}"
         )
     return found
+
+
+def _inside(folder: Path) -> Iterator[Path]:
+    """Files with a suffix of text; hidden folders, runs and built corpora hold none that somebody wrote."""
+    for path in folder.iterdir():
+        if path.name.startswith("."):
+            continue
+        if path.is_dir() and not any((path / name).is_file() for name in ("train.json", "index.json")):
+            yield from _inside(path)
+        elif path.is_file() and path.suffix and _kind(path) in _IN_FOLDERS:
+            yield path
 
 
 def _kind(path: Path) -> str:

@@ -34,8 +34,6 @@ class Task:
     """Exponent of the law of the gaps; below 1, queries come soon after the pairs."""
     random_non_queries: bool = True
     """Fill with random tokens; otherwise with 0, which is never a key."""
-    documents: int = 20_000
-    """How many rows, where the task is read as text."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -51,8 +49,6 @@ class Task:
             )
         if self.power_a <= 0:
             raise RangeError(f"power_a must be above 0, got {self.power_a:g}")
-        if self.documents < 1:
-            raise RangeError(f"mqar needs at least one document, got {self.documents}")
 
     def row(self, number: int) -> tuple[Array, Array]:
         rng = np.random.default_rng([self.seed, number])
@@ -71,10 +67,35 @@ class Task:
         targets[at] = values
         return tokens, targets
 
+
+@config
+class Curriculum:
+    """MQAR as training text any tokenizer can read: the number of pairs is drawn anew for each document."""
+
+    documents: int = 20_000
+    """How many documents."""
+    min_kv_pairs: int = 2
+    max_kv_pairs: int = 8
+    vocab_size: int = 8192
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_kv_pairs <= self.max_kv_pairs:
+            raise RangeError(
+                f"mqar needs 1 <= min_kv_pairs <= max_kv_pairs, got {self.min_kv_pairs} and {self.max_kv_pairs}"
+            )
+        if self.documents < 1:
+            raise RangeError(f"mqar needs at least one document, got {self.documents}")
+        self._task(self.max_kv_pairs)
+
+    def _task(self, pairs: int) -> Task:
+        return Task(num_kv_pairs=pairs, input_seq_len=4 * pairs, vocab_size=self.vocab_size, seed=self.seed)
+
     def document(self, number: int) -> Document:
-        """Pairs, then queries with their answers, as words any tokenizer can read."""
-        tokens, targets = self.row(number)
-        pairs = tokens[: 2 * self.num_kv_pairs].reshape(-1, 2)
+        """All pairs on one line, every key asked and answered on the next; depends on the seed and the number alone."""
+        drawn = np.random.default_rng([self.seed, number, 1]).integers(self.min_kv_pairs, self.max_kv_pairs + 1)
+        tokens, targets = self._task(int(drawn)).row(number)
+        pairs = tokens[: 2 * int(drawn)].reshape(-1, 2)
         asked = np.flatnonzero(targets != IGNORE)
         told = " ".join(f"{key}={value}" for key, value in pairs)
         answers = " ".join(f"{tokens[t]}={targets[t]}" for t in asked)

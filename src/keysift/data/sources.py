@@ -35,6 +35,7 @@ class Source(Protocol):
     def documents(self) -> Iterator[Document]: ...
 
 
+GENERATED = ("abcdigits", "mqar")
 SOURCES: Registry[Callable[[str], Source]] = Registry("source")
 
 
@@ -140,9 +141,9 @@ def _abcdigits(rest: str) -> Source:
 
 
 def _mqar(rest: str) -> Source:
-    from keysift.data.mqar import Task  # it loads torch
+    from keysift.data.mqar import Curriculum  # it loads torch
 
-    return Generated("mqar", from_dict(Task, options(rest)))
+    return Generated("mqar", from_dict(Curriculum, options(rest)))
 
 
 def _hf(rest: str) -> Source:

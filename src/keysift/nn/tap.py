@@ -49,8 +49,11 @@ def taps(model: nn.Module) -> dict[str, Tap]:
 
 
 @contextmanager
-def trace(model: nn.Module, *patterns: str) -> Iterator[dict[str, Tensor]]:
-    """What passes the taps whose address matches a pattern (* matches anything, dots too): the latest value of each."""
+def trace(
+    model: nn.Module, *patterns: str, keeping: Callable[[Tensor], Tensor] = lambda value: value
+) -> Iterator[dict[str, Tensor]]:
+    """What passes the taps whose address matches a pattern (* matches anything, dots too): the latest value of each, or
+    of it what `keeping` makes of it, where the whole would be too large to hold for every tap."""
     known = taps(model)
     seen: dict[str, Tensor] = {}
     chosen: list[str] = []
@@ -63,12 +66,12 @@ def trace(model: nn.Module, *patterns: str) -> Iterator[dict[str, Tensor]]:
         chosen += [name for name in matching if name not in chosen]
     with ExitStack() as listening:
         for name in chosen:
-            listening.enter_context(known[name].listening(_keep_in(seen, name)))
+            listening.enter_context(known[name].listening(_keep_in(seen, name, keeping)))
         yield seen
 
 
-def _keep_in(seen: dict[str, Tensor], name: str) -> Callable[[Tensor], None]:
+def _keep_in(seen: dict[str, Tensor], name: str, keeping: Callable[[Tensor], Tensor]) -> Callable[[Tensor], None]:
     def listen(value: Tensor) -> None:
-        seen[name] = value.detach()
+        seen[name] = keeping(value.detach())
 
     return listen

@@ -72,6 +72,8 @@ def save(
 
 def point(folder: Path, name: str) -> None:
     """Make `last` lead to a checkpoint, in one step."""
+    if (folder / LAST).is_dir() and not (folder / LAST).is_symlink():
+        shutil.rmtree(folder / LAST)  # a copy of the run made a folder of the link
     link = folder / f".{LAST}"
     link.unlink(missing_ok=True)
     link.symlink_to(name)

@@ -40,6 +40,8 @@ class TrainConfig:
     """Share of the documents kept for validation."""
     context: int = 256
     """Tokens of a sequence."""
+    rows: Literal["auto", "stream", "documents"] = "auto"
+    """A sequence is a piece of the stream, or whole documents, as many as fit; auto: whole for abcdigits and mqar."""
     isolate: bool = False
     """Keep the documents of a sequence apart: no attention across them."""
 
@@ -103,7 +105,14 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         _positive(self, "context", "batch_tokens", "micro_tokens", "every", "keep_last", "val_sequences")
-        _not_negative(self, "sample_tokens", "keep_every", "final_rate")
+        _not_negative(self, "sample_tokens", "keep_every", "final_rate", "warmup", "weight_decay", "clip")
+        for name in ("steps", "minutes", "rate"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"{name} must be above 0, got {value:g}")
+        for name in ("beta1", "beta2", "ema", "val_fraction"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} must lie in [0, 1), got {getattr(self, name):g}")
         if self.batch_tokens % self.context:
             raise ConfigError(
                 f"batch_tokens must be a multiple of context, got {self.batch_tokens} and {self.context}; "
@@ -115,10 +124,8 @@ class TrainConfig:
             raise ConfigError("psi says depth, heads and width at once; leave it out or leave them out")
         if self.arch == "multiscreen" and self.mechanism is not None:
             raise ConfigError("a Multiscreen reads with screening; mechanism is for --arch transformer")
-        if not 0 <= self.ema < 1 or not 0 < self.decay_share <= 1:
-            raise ConfigError(
-                f"ema must lie in [0, 1) and decay_share in (0, 1], got {self.ema:g} and {self.decay_share:g}"
-            )
+        if not 0 < self.decay_share <= 1:
+            raise ConfigError(f"decay_share must lie in (0, 1], got {self.decay_share:g}")
         if self.schedule != "constant" and self.steps is None:
             raise ConfigError(f"{self.schedule} ends with the run, so it needs steps; add --steps, or use constant")
 
@@ -153,16 +160,20 @@ FREE = frozenset(
 
 def resolve(config: TrainConfig, parameters: int) -> TrainConfig:
     """The same with every blank filled in, for a model of so many parameters."""
-    if config.steps is None and config.minutes is None:
-        raise ConfigError("nothing says when the run is over; add --steps or --minutes")
+    needs_an_end(config)
     paper = {"rate": 2.0**-4, "weight_decay": 0.0, "clip": 0.0}
     if config.arch == "transformer":
         # Section 4 names rates for 45M, 353M and 1.3B parameters; between them the nearer one (in size ratio) is used.
         rate = 1e-3 if parameters < 126e6 else 3e-4 if parameters < 677e6 else 2e-4
         paper = {"rate": rate, "weight_decay": 0.1, "clip": 1.0}
     warmup = 50 if config.steps is None else min(4096, config.steps // 16)
-    wanted: dict[str, Any] = {**paper, "warmup": warmup, "tokenizer": config.tokenizer or "bytes"}
+    wanted: dict[str, Any] = {**paper, "warmup": warmup}
     return replace(config, **{name: value for name, value in wanted.items() if getattr(config, name) is None})
+
+
+def needs_an_end(config: TrainConfig) -> None:
+    if config.steps is None and config.minutes is None:
+        raise ConfigError("nothing says when the run is over; add --steps or --minutes")
 
 
 def changed(stored: TrainConfig, asked: TrainConfig) -> TrainConfig:
@@ -193,5 +204,5 @@ def _positive(config: TrainConfig, *names: str) -> None:
 
 def _not_negative(config: TrainConfig, *names: str) -> None:
     for name in names:
-        if getattr(config, name) < 0:
+        if (getattr(config, name) or 0) < 0:
             raise ConfigError(f"{name} must be at least 0, got {getattr(config, name):g}")

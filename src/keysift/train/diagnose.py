@@ -12,16 +12,19 @@ from keysift.train.look import summed_loss
 
 
 @torch.no_grad()
-def diagnose(shared: Shared, batch: Batch) -> dict[str, Any]:
-    """Names in the order of the forward pass; None where all is finite. Every process must ask."""
+def diagnose(shared: Shared, batches: list[Batch]) -> dict[str, Any]:
+    """The first parameter and module output in the order of the forward pass, and the first gradient in the order of
+    the backward pass, where what is no number spreads towards the input; None where all is finite. Every process
+    must ask, with as many batches."""
     names = list(shared.parameters)
     values = [_broken(shared.parameters[name].detach()) for name in names]
     gradients = [_broken(shared.parameters[name].grad) for name in names]
-    modules, outputs = _outputs(shared, batch)
+    outputs = (_first(*_outputs(shared, batch), shared) for batch in batches)
+    found = [name for name in outputs if name is not None]
     return {
         "first_parameter": _first(names, values, shared),
-        "first_gradient": _first(names, gradients, shared),
-        "first_output": _first(modules, outputs, shared),
+        "first_gradient": _first(names[::-1], gradients[::-1], shared),
+        "first_output": found[0] if found else None,
     }
 
 

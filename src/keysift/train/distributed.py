@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -18,6 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 from keysift.core.errors import ConfigError, KeysiftError, UnsupportedError
 from keysift.models.language import LanguageModel
 from keysift.train.config import Strategy
+
+# While the first process tokenises a large corpus, the others wait for it.
+_PATIENCE = timedelta(hours=12)
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,17 @@ class World:
         wide = torch.tensor(numbers, dtype=torch.float64, device=self.device)
         dist.all_reduce(wide)
         return [float(number) for number in wide.tolist()]
+
+    def any(self, wish: bool) -> bool:
+        return self.sum(float(wish))[0] > 0
+
+    def alike(self, value: str) -> bool:
+        """Whether every process has the same."""
+        if self.size == 1:
+            return True
+        values: list[str | None] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return len(set(values)) == 1
 
     def wait(self) -> None:
         if self.size > 1:
@@ -66,7 +81,7 @@ def joined(device: str) -> Iterator[World]:
     if size > 1:
         if place.type == "cuda":
             torch.cuda.set_device(place)
-        dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
+        dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=_PATIENCE)
     try:
         yield World(rank, size, place)
     finally:

@@ -18,6 +18,8 @@ from keysift.nn.scalars import Scalars
 from keysift.nn.tap import trace
 from keysift.train.distributed import Shared
 
+LOOKED_AT = 512
+
 
 def summed_loss(model: torch.nn.Module, batch: Batch) -> Tensor:
     """Nats over all targets; dividing by their number is the caller's, who knows the whole batch."""
@@ -65,16 +67,18 @@ def averaged(shared: Shared, ema: dict[str, Tensor]) -> Iterator[None]:
 
 @torch.no_grad()
 def heads(model: LanguageModel, tokens_1T: Tensor) -> list[dict[str, Any]]:
-    """For each layer: its stored scalars (window and acceptance of screening) and the share of keys each head uses."""
-    with trace(model, "layers.*.relevance") as seen:
-        model(tokens_1T)
+    """For each layer: its stored scalars (window and acceptance of screening) and the share of keys each head uses, on
+    at most `LOOKED_AT` tokens: weights are formed for this, a layer at a time."""
+    tokens_1T = tokens_1T[:, :LOOKED_AT]
     visible = tokens_1T.shape[1] * (tokens_1T.shape[1] + 1) / 2
+    with trace(model, "layers.*.relevance", keeping=lambda weights: (weights[0] != 0).flatten(1).sum(1)) as used:
+        model(tokens_1T)
     found = []
-    for layer, weights_BHTS in zip(model.layers, seen.values(), strict=True):
+    for layer, used_H in zip(model.layers, used.values(), strict=True):
         scalars = cast(Scalars, layer.scalars)
         learned = {scalar.name for scalar in scalars.mechanism.scalars if scalar.learned}
         stored = {name: value for name, value in scalars.stored(Inference()).items() if name in learned}
-        accepted_H = (weights_BHTS[0] != 0).flatten(1).sum(1) / visible
+        accepted_H = used_H / visible
         found.append({**{name: value.tolist() for name, value in stored.items()}, "accepted": accepted_H.tolist()})
     return found
 

@@ -16,11 +16,11 @@ import torch
 
 from keysift.core.config import to_dict
 from keysift.core.errors import ConfigError, DataError, TrainingError
-from keysift.data.batches import Batch
+from keysift.data.batches import Batch, Batches
 from keysift.models.language import LanguageModel, count
 from keysift.train import checkpoint, look, machine, metrics, optimizer
 from keysift.train.build import build, flops_per_token, model_config
-from keysift.train.config import TrainConfig, changed, resolve
+from keysift.train.config import TrainConfig, changed, needs_an_end, resolve
 from keysift.train.diagnose import diagnose, finite
 from keysift.train.distributed import World, joined
 from keysift.train.layout import DIAGNOSIS, METRICS, SAMPLES, TRAIN, name_of, steps
@@ -81,7 +81,9 @@ class Session:
         on_step: OnStep | None,
     ) -> None:
         self.run, self.world, self.show, self.on_step = run, world, show and world.first, on_step
+        needs_an_end(config)
         self.corpus = open_data(config, world, show=show)
+        self.tokenizer = self.corpus.tokenizer  # held, because the cache may be gone when a checkpoint is due
         generator = torch.Generator().manual_seed(config.seed)
         torch.manual_seed(config.seed)
         model = build(model_config(config, self.corpus.index.vocab_size), generator)
@@ -99,16 +101,20 @@ class Session:
         self.shared = share_model(model, self.config, world)
         self.state = State.new(self.shared, self.config)
         self.precision = autocast(self.config, world)
+        carried = torch.float32 if isinstance(self.precision, nullcontext) else torch.bfloat16
+        self.peak = machine.peak_flops(world.device, carried)
         self.writer: metrics.Writer | None = None
         self.plain: LanguageModel
         self._pool = ThreadPoolExecutor(1)
+        if not world.alike(self.facts.stream):
+            raise DataError(f"{config.data} is not the same text for every process; give all of them the same files")
         world.first_does(lambda: self._open(stored))
-        self._restore()
+        self._restore(stored)
 
     def _open(self, stored: Facts | None) -> None:
-        """What only the first process does: claim the directory and write down what this run is."""
+        """What only the first process does: claim the directory, and once nothing speaks against it, write."""
         if stored is None:
-            self.run.create(self.facts)
+            self.run.claim()
         elif stored.stream != self.facts.stream:
             raise DataError(
                 f"{self.config.data} is not what {self.run.path} was trained on: its token stream has another hash; "
@@ -116,29 +122,30 @@ class Session:
             )
         self.run.lock()
         checkpoint.tidy(self.run.checkpoints)
-        if stored is not None:
-            write_json(self.run.path / TRAIN, to_dict(self.facts))
         newest = self.run.newest()
         if newest is not None:
             # A crash, or a hand that removed a damaged checkpoint, may have left the links behind.
             checkpoint.point(self.run.checkpoints, newest.name)
             self.run.link_model()
+        made = max(steps(self.run.checkpoints), default=0)
+        if self.config.steps is not None and made >= self.config.steps:
+            raise ConfigError(
+                f"{self.run.path} is finished: it has made {made} steps, {self.config.steps} were asked for; "
+                f"pass more --steps to go on"
+            )
+        sinks = [metrics.open_sink(sink, self.run.path, to_dict(self.config)) for sink in self.config.track]
+        write_json(self.run.path / TRAIN, to_dict(self.facts))
+        (self.run.path / DIAGNOSIS).unlink(missing_ok=True)
+        metrics.cut(self.run.path / METRICS, made)
+        self.run.add_session(self.config, self.world, self.shared.strategy, self.peak)
+        self.writer = metrics.Writer(self.run.path, sinks)
 
-    def _restore(self) -> None:
+    def _restore(self, stored: Facts | None) -> None:
         known = steps(self.run.checkpoints)
         if known:
             self.state.load(self.run.checkpoints / name_of(known[-1]))
-        if self.config.steps is not None and self.state.step >= self.config.steps:
-            raise ConfigError(
-                f"{self.run.path} is finished: it has made all {self.config.steps} steps; pass more --steps to go on"
-            )
-        dtype = torch.bfloat16 if not isinstance(self.precision, nullcontext) else torch.float32
-        self.peak = machine.peak_flops(self.world.device, dtype)
-        if self.world.first:
-            (self.run.path / DIAGNOSIS).unlink(missing_ok=True)
-            metrics.cut(self.run.path / METRICS, self.state.step)
-            self.run.add_session(self.config, self.world, self.shared.strategy, self.peak)
-            self.writer = metrics.Writer(self.run.path, self.config.track, to_dict(self.config))
+        if stored is not None and stored.config.val_sequences != self.config.val_sequences:
+            self.state.best = None  # of other sequences, so nothing can be compared with it
 
     def go(self, stop: Stop) -> None:
         config, state = self.config, self.state
@@ -154,9 +161,7 @@ class Session:
                 waited = time.perf_counter() - arrived
                 ahead = self._fetch(state.step + 1)
                 late = seconds is not None and time.monotonic() - began >= seconds
-                if stop.asked:
-                    display.live.say("asked to stop: one more step, then saving; a second signal would not wait")
-                line, leave = self._step(batches, stop.asked or late)
+                line, leave = self._step(batches, lambda late=late: stop.asked or late)  # type: ignore[misc]
                 took = time.perf_counter() - arrived
                 state.step += 1
                 state.seconds += took
@@ -165,7 +170,14 @@ class Session:
                 display.step(line["step"], line["loss"], line["tokens_per_second"])
                 due = leave or state.step % config.every == 0
                 if due:
-                    line.update(self._look(display, batches[-1]))
+                    if not finite(self.shared):
+                        self._give_up(state.step, f"step {state.step} left weights that are no numbers", batches)
+                    self.plain = state.plain()
+                # Whoever asked to stop may not be patient: what is worth seeing can wait, what must be kept cannot.
+                if due and not self.world.any(stop.asked):
+                    line.update(self._look(display, batches))
+                elif due:
+                    display.live.say("asked to stop: saving; a second signal would not wait")
                 self._write(line)
                 if due:
                     self._save()
@@ -176,8 +188,8 @@ class Session:
                 f"after {clock(state.seconds)}; saved in {self.run.path}"
             )
 
-    def _step(self, batches: list[Batch], wish: bool) -> tuple[dict[str, Any], bool]:
-        """One step of the optimizer; also whether any process wishes to leave."""
+    def _step(self, batches: list[Batch], wish: Callable[[], bool]) -> tuple[dict[str, Any], bool]:
+        """One step of the optimizer; also whether any process wishes to leave, asked as late as can be."""
         config, shared, state = self.config, self.shared, self.state
         rate = (config.rate or 0.0) * share(config, state.step)
         optimizer.set_rate(state.optimizer, rate)
@@ -192,12 +204,12 @@ class Session:
                 (loss * (self.world.size / tokens)).backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
         shared.finish()
-        summed, leave = self.world.sum(sum(map(float, losses)), float(wish))
+        summed, leave = self.world.sum(sum(map(float, losses)), float(wish()))
         mean = summed / tokens
         norm = optimizer.gradient_norm(shared.parameters)
         if not (math.isfinite(mean) and math.isfinite(norm)):
             at = state.step + 1
-            self._give_up(at, f"the loss of step {at} is {mean:g} with gradient norm {norm:g}", batches[-1])
+            self._give_up(at, f"the loss of step {at} is {mean:g} with gradient norm {norm:g}", batches)
         optimizer.clip(shared.parameters, norm, config.clip or 0.0)
         state.optimizer.step()
         if state.ema:
@@ -205,15 +217,15 @@ class Session:
         line = {
             "step": state.step + 1,
             "loss": mean,
-            "bits_per_byte": self._bits(mean),
+            "bits_per_byte": _bits(mean, self.batches),
             "rate": rate,
             "gradient_norm": norm,
         }
         return line, leave > 0
 
-    def _give_up(self, step: int, what: str, batch: Batch) -> NoReturn:
+    def _give_up(self, step: int, what: str, batches: list[Batch]) -> NoReturn:
         """Stop before anything broken is saved, and leave word of where it began."""
-        found = diagnose(self.shared, batch.to(self.world.device))
+        found = diagnose(self.shared, [batch.to(self.world.device) for batch in batches])
         known = steps(self.run.checkpoints)
         last = name_of(known[-1]) if known else None
         told = {
@@ -226,7 +238,7 @@ class Session:
         }
         if self.world.first:
             write_json(self.run.path / DIAGNOSIS, told)
-        where = found["first_parameter"] or found["first_gradient"] or found["first_output"]
+        where = found["first_parameter"] or found["first_output"] or found["first_gradient"]
         onward = (
             f"{last} is whole: go on from it with keysift train --resume {self.run.path} and a lower --rate or --clip 1"
             if last
@@ -245,24 +257,21 @@ class Session:
             "seconds": self.state.seconds,
         }
 
-    def _look(self, display: Display, batch: Batch) -> dict[str, Any]:
-        """Validation loss, a sample and what each head has learned; weights that are no numbers go no further."""
+    def _look(self, display: Display, batches: list[Batch]) -> dict[str, Any]:
+        """Validation loss, a sample and what each head has learned."""
         config, state = self.config, self.state
-        if not finite(self.shared):
-            self._give_up(state.step, f"step {state.step} left weights that are no numbers", batch)
         with look.averaged(self.shared, state.ema):
             loss = look.validation_loss(self.shared, self.validation, config.val_sequences, self.precision)
         if not math.isfinite(loss):
-            self._give_up(state.step, f"after step {state.step} the validation loss is {loss:g}", batch)
+            self._give_up(state.step, f"after step {state.step} the validation loss is {loss:g}", batches)
         if state.best is None or loss < state.best:
             state.best, state.best_step = loss, state.step
-        self.plain = state.plain()
-        found = {"val_loss": loss, "val_bits_per_byte": self._bits(loss)}
+        found = {"val_loss": loss, "val_bits_per_byte": _bits(loss, self.validation)}
         display.live.say(f"step {state.step}  validation {loss:.4f} ({found['val_bits_per_byte']:.3f} bits/byte)")
         if not self.world.first:
             return found
         if config.sample_tokens:
-            text = look.sample(self.plain, self.corpus.tokenizer, config.sample_prompt, config.sample_tokens)
+            text = look.sample(self.plain, self.tokenizer, config.sample_prompt, config.sample_tokens)
             write_text(self.run.path / SAMPLES / f"{name_of(state.step)}.txt", text + "\n")
         return {**found, "heads": look.heads(self.plain, self.validation.batch(0).inputs[:1])}
 
@@ -271,7 +280,7 @@ class Session:
         config, state = self.config, self.state
         if self.writer is not None:
             self.writer.sync()
-        state.save(self.run.checkpoints, self.corpus.tokenizer, self.plain)
+        state.save(self.run.checkpoints, self.tokenizer, self.plain)
         if self.world.first:
             self.run.link_model()
             best = state.best_step if config.keep_best else None
@@ -294,9 +303,6 @@ class Session:
 
         return self._pool.submit(read)
 
-    def _bits(self, loss: float) -> float:
-        return loss / (math.log(2) * self.facts.bytes_per_token)
-
     def _greeting(self) -> str:
         facts, step = self.facts, self.state.step
         return (
@@ -309,3 +315,8 @@ class Session:
         self._pool.shutdown(cancel_futures=True)
         if self.writer is not None:
             self.writer.close()
+
+
+def _bits(loss: float, batches: Batches) -> float:
+    """Bits for each byte of the text, from nats for each token."""
+    return loss / (math.log(2) * batches.split.bytes_per_token)

@@ -15,8 +15,12 @@ def memory_bytes(device: torch.device) -> int:
     return most if sys.platform == "darwin" else most * 1024
 
 
-def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """What a large matrix product reaches here, in FLOP/s: the best of five."""
+def peak_flops(device: torch.device, precision: torch.dtype) -> float:
+    """What a large matrix product reaches here in fp32 or in `precision`, in FLOP/s: the best of five of each."""
+    return max(_product_flops(device, dtype) for dtype in {torch.float32, precision})
+
+
+def _product_flops(device: torch.device, dtype: torch.dtype) -> float:
     size = 4096 if device.type == "cuda" else 768
     left = torch.ones(size, size, device=device, dtype=dtype)
     best = 0.0

@@ -55,8 +55,8 @@ def cut(path: Path, step: int) -> None:
 class Writer:
     """Appends lines and passes them on to the sinks."""
 
-    def __init__(self, folder: Path, sinks: tuple[Sink, ...], settings: Mapping[str, Any]) -> None:
-        self._sinks = [open_sink(sink, folder, settings) for sink in sinks]
+    def __init__(self, folder: Path, sinks: list["Log"]) -> None:
+        self._sinks = sinks
         # Unbuffered: when the disk is full, nothing may be left to be written at the end.
         self._file = (folder / METRICS).open("ab", buffering=0)
 
@@ -101,6 +101,9 @@ def open_sink(sink: Sink, folder: Path, settings: Mapping[str, Any]) -> Log:
         raise UnsupportedError(
             f"{sink} is not installed ({error}); pip install 'keysift[{sink}]', or drop --track"
         ) from error
-    module.init(project="keysift", name=folder.name, config=dict(settings))
+    try:
+        module.init(project="keysift", name=folder.name, config=dict(settings))
+    except Exception as error:  # no network, no login, no disk: each tracker fails in its own classes
+        raise UnsupportedError(f"{sink} does not start ({error}); set it up, or drop --track") from error
     log: Log = module
     return log

@@ -49,17 +49,19 @@ class Run:
         self.checkpoints = path / CHECKPOINTS
         self._lock: Any = None
 
-    def create(self, facts: Facts) -> None:
-        """A new run; refuses to write into another one."""
+    def claim(self) -> None:
+        """Make room for a new run; refuses to write into another one or over a model."""
         if holds_a_run(self.path):
             raise DataError(
                 f"{self.path} already holds a run; go on with keysift train --resume {self.path}, or choose "
                 f"another --out"
             )
+        for name in (CONFIG, WEIGHTS):
+            if (self.path / name).exists():
+                raise DataError(f"{self.path} already holds a {name}; choose another --out")
         try:
             (self.path / SAMPLES).mkdir(parents=True, exist_ok=True)
             self.checkpoints.mkdir(exist_ok=True)
-            write_json(self.path / TRAIN, to_dict(facts))
         except OSError as error:
             raise DataError(f"{self.path} cannot be written ({error}); choose another --out") from error
 
@@ -100,6 +102,7 @@ class Run:
         names = [path.name for path in (self.path / last).iterdir() if path.is_file()]
         for name in {*names, CONFIG, WEIGHTS} - {MANIFEST, checkpoint.PROGRESS}:
             if not (self.path / name).is_symlink():
+                (self.path / name).unlink(missing_ok=True)  # a copy of the run made files of its links
                 (self.path / name).symlink_to(last / name)
 
     def add_session(self, config: TrainConfig, world: World, strategy: str, peak: float) -> None:

@@ -24,16 +24,19 @@ def open_data(config: TrainConfig, world: World, *, show: bool) -> Corpus:
 
 def streams(corpus: Corpus, config: TrainConfig) -> tuple[Batches, Batches]:
     """What is trained on and what is validated on, in an order that depends on nothing but the config."""
+    whole = config.rows == "documents" or (config.rows == "auto" and corpus.index.generated)
     training = Batches(
         corpus.split("train", config.val_fraction),
         context=config.context,
         batch_size=config.sequences,
         seed=config.seed,
         isolate=config.isolate,
+        whole=whole,
     )
     held_out = corpus.split("val", config.val_fraction)
-    size = max(1, min(config.micro_tokens // config.context, (held_out.tokens - 1) // config.context))
-    return training, Batches(held_out, context=config.context, batch_size=size, seed=0, isolate=config.isolate)
+    validation = partial(Batches, held_out, context=config.context, seed=0, isolate=config.isolate, whole=whole)
+    size = max(1, min(config.micro_tokens // config.context, config.val_sequences, validation(batch_size=1).sequences))
+    return training, validation(batch_size=size)
 
 
 def turns(config: TrainConfig, world: World) -> int:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM ask a run to save and leave; a second one does not wait."""
+"""Ctrl-C, SIGTERM and a lost terminal (SIGHUP) ask a run to save and leave; a second one does not wait."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ import time
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-_ASKED = (signal.SIGINT, signal.SIGTERM)
+_ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # A terminal's Ctrl-C reaches every process, and a launcher (torchrun, a sweep) then passes it on: the same wish, twice.
 SAME_WISH = 2.0
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from keysift.core.config import config
+from keysift.core.errors import DataError
 from keysift.train.layout import CHECKPOINTS, DIAGNOSIS, METRICS, TRAIN, holds_a_run, in_use, steps
 from keysift.train.metrics import read
 
@@ -34,11 +35,15 @@ class Summary:
 
 
 def summary(run: Path) -> Summary:
-    told = json.loads((run / TRAIN).read_text())
+    try:
+        told = json.loads((run / TRAIN).read_text())
+        shape = told["config"]["arch"], told["parameters"], told["config"]["data"], told["config"]["steps"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{run / TRAIN} does not describe a run ({error!r}); remove it or look elsewhere") from error
+    arch, parameters, data, wanted = shape
     lines = list(read(run / METRICS))
     last: dict[str, Any] = lines[-1] if lines else {}
     checked = [line for line in lines if "val_loss" in line]
-    wanted = told["config"]["steps"]
     saved = max(steps(run / CHECKPOINTS), default=0)
     state = "finished" if wanted is not None and saved >= wanted else "stopped"
     if in_use(run):
@@ -48,9 +53,9 @@ def summary(run: Path) -> Summary:
     speeds = sorted(line["tokens_per_second"] for line in lines)
     return Summary(
         path=str(run),
-        arch=told["config"]["arch"],
-        parameters=told["parameters"],
-        data=told["config"]["data"],
+        arch=arch,
+        parameters=parameters,
+        data=data,
         step=last.get("step", 0),
         steps=wanted,
         saved=saved,

@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -134,9 +135,10 @@ def _start(config: TrainConfig, path: Path, processes: int) -> subprocess.Popen[
     if holds_a_run(path):
         command += ["--resume", str(path), "--steps", str(config.steps)]
     else:
-        file = path.with_name(f"{path.name}.toml")
-        file.write_text(to_toml(config))
-        command += ["--config", str(file), "--out", str(path)]
+        _file(path).write_text(to_toml(config))
+        command += ["--config", str(_file(path)), "--out", str(path)]
+        laid_out = _as_the_others(config, path.parent).warmup
+        command += [] if laid_out is None else ["--warmup", str(laid_out)]
     # Runs beside each other share the cores; a user who says how many threads is right.
     threads = str(max(1, (os.cpu_count() or 1) // processes))
     with _log(path).open("wb") as log:
@@ -159,10 +161,29 @@ def _refuse_another(path: Path, config: TrainConfig) -> None:
     """A folder of the same name may hold a run of another sweep; its figures must not pass for this one's."""
     if not holds_a_run(path):
         return
-    stored = json.loads((path / TRAIN).read_text())["config"]
+    if not _file(path).is_file():
+        raise ConfigError(f"{path} was not made by a sweep; choose another --out")
+    stored = tomllib.loads(_file(path).read_text())
     for name, value in to_dict(config).items():
-        if name != "steps" and value is not None and stored.get(name) != value:
-            raise ConfigError(f"{path} was made with {name} {stored.get(name)}, not {value}; choose another --out")
+        before = stored.get(name)
+        if name != "steps" and before != value:
+            raise ConfigError(f"{path} was made with {name} {before}, not {value}; choose another --out")
+    found = summary(path)
+    if config.steps is not None and found.saved > config.steps:
+        raise ConfigError(f"{path} has made {found.saved} steps, more than the {config.steps} asked for; add --steps")
+
+
+def _as_the_others(config: TrainConfig, out: Path) -> TrainConfig:
+    """A warm-up that follows from the number of steps is laid out once for a sweep, however it is prolonged."""
+    if config.warmup is not None:
+        return config
+    made = [json.loads(path.read_text())["config"]["warmup"] for path in sorted(out.glob(f"*/{TRAIN}"))]
+    return replace(config, warmup=made[0]) if made else config
+
+
+def _file(path: Path) -> Path:
+    """What a run was asked to be, beside it."""
+    return path.with_name(f"{path.name}.toml")
 
 
 def _summary(path: Path) -> Summary | None:
