@@ -98,7 +98,7 @@ class TrainConfig:
     """Validation sequences read at a checkpoint."""
     sample_prompt: str = "def "
     """What samples continue."""
-    sample_tokens: int = 200
+    sample_tokens: int = 100
     """Length of a sample; 0 takes none."""
     track: tuple[Sink, ...] = ()
     """Also send metrics there; each is an extra to install."""

@@ -169,6 +169,7 @@ class Session:
                 line.update(self._costs(took, waited))
                 display.step(line["step"], line["loss"], line["tokens_per_second"])
                 due = leave or state.step % config.every == 0
+                looked = time.perf_counter()
                 if due:
                     if not finite(self.shared):
                         self._give_up(state.step, f"step {state.step} left weights that are no numbers", batches)
@@ -176,6 +177,7 @@ class Session:
                 # Whoever asked to stop may not be patient: what is worth seeing can wait, what must be kept cannot.
                 if due and not self.world.any(stop.asked):
                     line.update(self._look(display, batches))
+                    line["look_seconds"] = time.perf_counter() - looked
                 elif due:
                     display.live.say("asked to stop: saving; a second signal would not wait")
                 self._write(line)
