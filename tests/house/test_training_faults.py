@@ -17,7 +17,7 @@ from keysift.data import batches as data
 from keysift.train import checkpoint, look, loop, metrics, optimizer, run, state
 from keysift.train.config import TrainConfig
 from tests.house.test_faults import Fault, red
-from tests.train import test_checkpoint, test_look, test_loop
+from tests.train import test_checkpoint, test_diagnosis, test_look, test_loop, test_run
 from tests.train.conftest import cache, corpus, tiny  # noqa: F401
 
 Patch = pytest.MonkeyPatch
@@ -202,10 +202,10 @@ FAULTS: list[tuple[Callable[[Patch], None], Test]] = [
     (segments_ignored, test_look.test_isolated_documents_are_learned_alone),
     (hashes_not_compared, _damaged),
     (rename_before_the_manifest, _left_over),
-    (best_removed, test_loop.test_retention),
-    (no_number_goes_on, test_loop.test_a_loss_that_is_no_number),
-    (other_text_accepted, test_loop.test_other_text_is_refused),
-    (no_lock, test_loop.test_one_trainer_at_a_time),
+    (best_removed, test_run.test_retention),
+    (no_number_goes_on, test_diagnosis.test_a_loss_that_is_no_number),
+    (other_text_accepted, test_run.test_other_text_is_refused),
+    (no_lock, test_run.test_one_trainer_at_a_time),
     (validation_on_training_text, test_loop.test_validation_is_of_held_out_text),
 ]
 

@@ -23,7 +23,8 @@ from keysift.cli.train import read_toml
 from keysift.core.errors import ConfigError
 from keysift.train.config import TrainConfig
 from keysift.train.loop import train
-from tests.train.processes import all_readable, losses
+from tests.train.processes import all_readable
+from tests.train.runs import losses
 
 _EVENTS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink", "os.link", "os.truncate")
 

@@ -73,12 +73,6 @@ def wait_for_writing(run: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.0005)
 
 
-def losses(run: Path) -> list[float]:
-    lines = list(read(run / "metrics.jsonl"))
-    assert [line["step"] for line in lines] == list(range(1, len(lines) + 1)), "each step once"
-    return [line["loss"] for line in lines]
-
-
 def all_readable(run: Path) -> None:
     for step in layout.steps(run / "checkpoints"):
         checkpoint.verify(run / "checkpoints" / layout.name_of(step))

@@ -13,7 +13,8 @@ from keysift.train.distributed import Shared, World
 from keysift.train.loop import train
 from keysift.train.setup import autocast, turns
 from tests.refusals import refuses
-from tests.train.processes import finish, losses, start, toml
+from tests.train.processes import finish, start, toml
+from tests.train.runs import losses
 
 
 @pytest.fixture(scope="module")

@@ -27,13 +27,13 @@ from tests.train.processes import (
     finish,
     half_written,
     kill,
-    losses,
     press_control_c,
     start,
     toml,
     wait_for_steps,
     wait_for_writing,
 )
+from tests.train.runs import losses
 
 SOAK = bool(os.environ.get("SOAK"))
 

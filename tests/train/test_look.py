@@ -37,3 +37,10 @@ def test_isolated_documents_are_learned_alone(tiny: TrainConfig, tmp_path: Path)
     assert len(batch.segments.unique()) > 3
     assert together == pytest.approx(alone, rel=1e-5)
     assert together != pytest.approx(mixed, rel=1e-5)
+
+
+def test_what_is_seen_of_heads_is_bounded(tiny: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(look, "LOOKED_AT", 8)
+    model = keysift.Multiscreen(keysift.MultiscreenConfig.psi(2, vocab_size=257)).eval()
+    tokens = torch.randint(0, 257, (1, 32))
+    assert look.heads(model, tokens) == look.heads(model, tokens[:, :8])

@@ -16,7 +16,8 @@ from keysift.train.config import TrainConfig
 from keysift.train.metrics import last
 from keysift.train.run import Run
 from keysift.train.sweep import points, sweep
-from tests.train.processes import environment, finish, losses
+from tests.train.processes import environment, finish
+from tests.train.runs import losses
 
 AXES = ("seed=0,1,2",)
 

@@ -1,0 +1,182 @@
+"""A run directory among others: claimed, kept, copied, refused, listed."""
+
+import shutil
+import sys
+import types
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import keysift
+from keysift.data.shards import build as build_corpus
+from keysift.data.shards import prepare
+from keysift.data.tokenizer import load_tokenizer
+from keysift.train import layout
+from keysift.train.config import TrainConfig
+from keysift.train.distributed import World
+from keysift.train.metrics import read
+from keysift.train.run import Run
+from keysift.train.setup import streams
+from keysift.train.summary import summary
+from tests.refusals import refuses
+from tests.train.runs import distance, go, losses
+
+
+def test_retention(tiny: TrainConfig, tmp_path: Path) -> None:
+    run = go(replace(tiny, every=2, keep_last=1, keep_every=6, keep_best=False), tmp_path / "run")
+    assert layout.steps(run / "checkpoints") == [6, 12]
+    rising = replace(tiny, every=2, keep_last=1, rate=8.0, warmup=0)
+    run = go(rising, tmp_path / "rising")
+    values = {line["step"]: line["val_loss"] for line in read(run / "metrics.jsonl") if "val_loss" in line}
+    best = min(values, key=lambda step: values[step])
+    assert layout.steps(run / "checkpoints") == sorted({best, 12})
+
+
+def test_minutes_end_a_run_and_a_resumed_session_counts_anew(tiny: TrainConfig, tmp_path: Path) -> None:
+    run = go(replace(tiny, steps=None, minutes=0.001), tmp_path / "run")
+    before = len(losses(run))
+    go(None, run, resume=True)
+    assert len(losses(run)) > before
+
+
+def test_refusals(tiny: TrainConfig, tmp_path: Path) -> None:
+    run = go(tiny, tmp_path / "run")
+    with refuses("already holds a run; go on with keysift train --resume"):
+        go(tiny, run)
+    with refuses("is finished: it has made 12 steps, 12 were asked for; pass more --steps"):
+        go(None, run, resume=True)
+    with refuses("a new run needs a config"):
+        go(None, tmp_path / "other")
+    with refuses("holds no run: train.json is missing"):
+        go(None, tmp_path / "other", resume=True)
+    with refuses("strategy ddp needs torchrun"):
+        go(replace(tiny, strategy="ddp"), tmp_path / "alone")
+    with refuses("device 'cuda:7' cannot be used here"):
+        go(replace(tiny, device="cuda:7"), tmp_path / "nowhere")
+    (tmp_path / "file").write_text("")
+    with refuses("cannot be written"):
+        go(tiny, tmp_path / "file" / "run")
+    (run / "train.json").write_text("{")
+    with refuses("train.json is not JSON"):
+        go(None, run, resume=True)
+
+
+def test_one_trainer_at_a_time(tiny: TrainConfig, tmp_path: Path) -> None:
+    run = go(tiny, tmp_path / "run")
+    other = Run(run)
+    other.lock()
+    try:
+        with refuses("another process is training in"):
+            go(replace(Run(run).facts().config, steps=14), run, resume=True)
+    finally:
+        other.unlock()
+    go(replace(Run(run).facts().config, steps=14), run, resume=True)
+    assert len(losses(run)) == 14
+
+
+def test_other_text_is_refused(tiny: TrainConfig, corpus: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.mkdir()
+    for name in ("00.txt", "01.txt", "02.txt"):
+        (text / name).write_text((corpus / name).read_text())
+    run = go(replace(tiny, data=str(text), val_fraction=0.3), tmp_path / "run")
+    (text / "00.txt").write_text("something else " * 50)
+    with refuses("is not what .* was trained on: its token stream has another hash"):
+        go(replace(Run(run).facts().config, steps=14), run, resume=True)
+
+
+def test_a_run_at_work_is_called_running(tiny: TrainConfig, tmp_path: Path) -> None:
+    seen = set()
+    run = go(tiny, tmp_path / "run", on_step=lambda line: seen.add(summary(tmp_path / "run").state))
+    assert seen == {"running"}
+    assert summary(run).state == "finished"
+    assert summary(run).saved == 12
+
+
+def test_a_run_on_a_built_corpus_goes_on_with_its_tokenizer(tiny: TrainConfig, tmp_path: Path) -> None:
+    build_corpus(tiny.data, "bpe:300", tmp_path / "corpus", show=False)
+    run = go(replace(tiny, data=str(tmp_path / "corpus"), steps=4), tmp_path / "run")
+    go(replace(Run(run).facts().config, steps=6), run, resume=True)
+    assert len(losses(run)) == 6
+    assert load_tokenizer(run).vocab_size == 300
+    lines = [line for line in read(run / "metrics.jsonl") if "val_loss" in line]
+    held_out = prepare(str(tmp_path / "corpus")).split("val", tiny.val_fraction)
+    for line in lines:
+        assert line["val_bits_per_byte"] == pytest.approx(line["val_loss"] / 0.6931472 / held_out.bytes_per_token)
+
+
+def test_generated_tasks_are_read_whole(tiny: TrainConfig, tmp_path: Path) -> None:
+    """A needle and its question in one sequence: each begins with a document."""
+    config = replace(tiny, data="abcdigits:documents=60,max_lines=12", context=128, batch_tokens=256, steps=1)
+    batches, validation = streams(prepare(config.data, show=False), config)
+    assert batches.whole
+    assert validation.whole
+    assert bytes(batches.batch(0).inputs[0, :2].tolist()).decode()[1] == "="
+    assert not streams(prepare(config.data), replace(config, rows="stream"))[0].whole
+    go(config, tmp_path / "run")
+
+
+def test_a_refused_resume_changes_nothing(tiny: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = go(tiny, tmp_path / "run")
+    before = (run / "train.json").read_text()
+    config = Run(run).facts().config
+    with refuses("it has made 12 steps, 10 were asked for"):
+        go(replace(config, steps=10), run, resume=True)
+    broken = types.ModuleType("wandb")
+    monkeypatch.setitem(sys.modules, "wandb", broken)  # as one without a login
+    with refuses("wandb does not start .* set it up, or drop --track"):
+        go(replace(config, steps=14, track=("wandb",)), run, resume=True)
+    with refuses("wandb does not start"):
+        go(replace(tiny, track=("wandb",)), tmp_path / "new")
+    assert (run / "train.json").read_text() == before
+    go(replace(tiny, steps=1), tmp_path / "new")
+
+
+def test_a_copied_run_goes_on(tiny: TrainConfig, tmp_path: Path) -> None:
+    """Copies that follow links make files and folders of them."""
+    run = go(tiny, tmp_path / "run")
+    shutil.copytree(run, tmp_path / "copy", symlinks=False)
+    go(replace(Run(run).facts().config, steps=14), tmp_path / "copy", resume=True)
+    assert (tmp_path / "copy" / "model.safetensors").is_symlink()
+    ours, newest = keysift.load(tmp_path / "copy"), keysift.load(tmp_path / "copy" / "checkpoints" / "step-00000014")
+    assert distance(ours, newest) == 0
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "config.json").write_text("{}")
+    with refuses("already holds a config.json; choose another --out"):
+        go(tiny, tmp_path / "foreign")
+
+
+def test_a_lost_cache_does_not_lose_the_run(tiny: TrainConfig, corpus: Path, tmp_path: Path) -> None:
+    copy = build_corpus(str(corpus), "bytes", tmp_path / "corpus", show=False).path
+
+    def purge(line: dict[str, Any]) -> None:
+        shutil.rmtree(copy, ignore_errors=True)
+
+    run = go(replace(tiny, data=str(copy)), tmp_path / "run", on_step=purge)
+    assert layout.steps(run / "checkpoints")[-1] == 12
+
+
+def test_other_text_in_another_process_is_refused(
+    tiny: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(World, "alike", lambda self, value: False)
+    with refuses("is not the same text for every process"):
+        go(tiny, tmp_path / "run")
+
+
+def test_tensorboard_gets_every_number(tiny: TrainConfig, tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    run = go(replace(tiny, track=("tensorboard",)), tmp_path / "run")
+    events = accumulator.EventAccumulator(str(run / "tensorboard")).Reload()
+    assert [event.value for event in events.Scalars("loss")] == pytest.approx(losses(run))
+    assert [event.step for event in events.Scalars("val_loss")] == [4, 8, 12]
+
+
+def test_a_disk_that_fails_between_checkpoints(tiny: TrainConfig, tmp_path: Path) -> None:
+    def full(line: dict[str, Any]) -> None:
+        raise OSError(28, "No space left on device")
+
+    with refuses("writing in .* failed .*No space left on device.*keysift train --resume"):
+        go(tiny, tmp_path / "run", on_step=full)
