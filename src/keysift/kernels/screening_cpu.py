@@ -7,6 +7,7 @@ Letters: B batch, H tiles, G kv tiles, T queries, S keys, K key width, V value w
 """
 
 import ctypes
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,6 +36,23 @@ def declines(call: Call, return_weights: bool) -> str | None:
     return None
 
 
+class Inputs(NamedTuple):
+    """What both operators read, in the order of their schemas."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    window: Tensor
+    reach: Tensor
+    acceptance: Tensor
+    at: Tensor
+    key_at: Tensor
+    flags: int
+
+
+_INPUTS = ", ".join(f"{'int' if name == 'flags' else 'Tensor'} {name}" for name in Inputs._fields)
+
+
 def run(call: Call) -> tuple[Tensor, None]:
     flags = _flags(call)
     assert flags is not None, "declined"
@@ -42,10 +60,11 @@ def run(call: Call) -> tuple[Tensor, None]:
     window, reach, acceptance = (call.scalars[n][:, 0, 0].contiguous() for n in ("window", "reach", "acceptance"))
     batch = q.shape[0]
     at, key_at = (x[:, 0, 0].expand(batch).contiguous() for x in (call.at, call.key_at))
+    inputs = Inputs(q, k, v, window, reach, acceptance, at, key_at, flags)
     learning = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, window, reach, acceptance))
     if learning or torch.compiler.is_compiling():
-        return _screening(q, k, v, window, reach, acceptance, at, key_at, flags)[0], None
-    return _forward(q, k, v, window, reach, acceptance, at, key_at, flags, for_backward=False)[0], None
+        return _screening(*inputs)[0], None
+    return _forward(inputs, for_backward=False)[0], None
 
 
 def _flags(call: Call) -> int | None:
@@ -60,42 +79,20 @@ def _flags(call: Call) -> int | None:
     return turning[mechanism.prepare] | norming[mechanism.finish]
 
 
-def _problem(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    window: Tensor,
-    reach: Tensor,
-    acceptance: Tensor,
-    at: Tensor,
-    key_at: Tensor,
-    flags: int,
-) -> Problem:
+def _problem(x: Inputs) -> Problem:
     return Problem(
-        *(q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3]),
-        *(native.DTYPES[q.dtype], flags),
-        *(View.of(q), View.of(k), View.of(v)),
-        *(at.data_ptr(), key_at.data_ptr(), None),
-        *(window.data_ptr(), reach.data_ptr(), acceptance.data_ptr()),
+        *(x.q.shape[0], x.q.shape[1], x.k.shape[1], x.q.shape[2], x.k.shape[2], x.q.shape[3], x.v.shape[3]),
+        *(native.DTYPES[x.q.dtype], x.flags),
+        *(View.of(x.q), View.of(x.k), View.of(x.v)),
+        *(x.at.data_ptr(), x.key_at.data_ptr(), None),
+        *(x.window.data_ptr(), x.reach.data_ptr(), x.acceptance.data_ptr()),
         screening.WINDOW_THRESHOLD,
     )
 
 
-def _forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    window: Tensor,
-    reach: Tensor,
-    acceptance: Tensor,
-    at: Tensor,
-    key_at: Tensor,
-    flags: int,
-    *,
-    for_backward: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    problem = _problem(q, k, v, window, reach, acceptance, at, key_at, flags)
-    u = torch.empty(*q.shape[:3], v.shape[3], dtype=q.dtype)
+def _forward(x: Inputs, *, for_backward: bool) -> tuple[Tensor, Tensor, Tensor]:
+    problem, q = _problem(x), x.q
+    u = torch.empty(*q.shape[:3], x.v.shape[3], dtype=q.dtype)
     library = native.library()
     if not for_backward and q.shape[2] <= FEW_QUERIES:
         native.check(library.keysift_decode(ctypes.byref(problem), ctypes.byref(View.of(u))))
@@ -108,61 +105,37 @@ def _forward(
     return u, norm, h
 
 
-@torch.library.custom_op("keysift::screening", mutates_args=())
-def _screening(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    window: Tensor,
-    reach: Tensor,
-    acceptance: Tensor,
-    at: Tensor,
-    key_at: Tensor,
-    flags: int,
-) -> tuple[Tensor, Tensor, Tensor]:
+@torch.library.custom_op("keysift::screening", mutates_args=(), schema=f"({_INPUTS}) -> (Tensor, Tensor, Tensor)")
+def _screening(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     """u, |h|, and h where the type of u is too coarse to give it back."""
-    return _forward(q, k, v, window, reach, acceptance, at, key_at, flags, for_backward=True)
+    return _forward(Inputs(*inputs), for_backward=True)
 
 
 @_screening.register_fake
-def _(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    window: Tensor,
-    reach: Tensor,
-    acceptance: Tensor,
-    at: Tensor,
-    key_at: Tensor,
-    flags: int,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    q, v = Inputs(*inputs).q, Inputs(*inputs).v
     u = q.new_empty(*q.shape[:3], v.shape[3])
     norm = q.new_empty(q.shape[:3], dtype=torch.float32)
     h = q.new_empty((0,) if q.dtype == torch.float32 else u.shape, dtype=torch.float32)
     return u, norm, h
 
 
-@torch.library.custom_op("keysift::screening_backward", mutates_args=())
-def _screening_backward(
-    du: Tensor,
-    u: Tensor,
-    norm: Tensor,
-    h: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    window: Tensor,
-    reach: Tensor,
-    acceptance: Tensor,
-    at: Tensor,
-    key_at: Tensor,
-    flags: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    problem = _problem(q, k, v, window, reach, acceptance, at, key_at, flags)
+_SIX = ", ".join(["Tensor"] * 6)
+
+
+@torch.library.custom_op(
+    "keysift::screening_backward",
+    mutates_args=(),
+    schema=f"(Tensor du, Tensor u, Tensor norm, Tensor h, {_INPUTS}) -> ({_SIX})",
+)
+def _screening_backward(du: Tensor, u: Tensor, norm: Tensor, h: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+    """Gradients of q, k, v, window, reach and acceptance."""
+    x = Inputs(*inputs)
+    problem = _problem(x)
     du = du if du.stride(-1) == 1 and du.dtype == u.dtype else du.to(u.dtype).contiguous()
-    dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype) for x in (q, k, v))
-    dwindow, dreach, dacceptance = (torch.empty(q.shape[1], dtype=torch.float64) for _ in range(3))
-    gradients = Gradients(*(View.of(x) for x in (dq, dk, dv)), *(x.data_ptr() for x in (dwindow, dreach, dacceptance)))
+    dq, dk, dv = (torch.empty(like.shape, dtype=like.dtype) for like in (x.q, x.k, x.v))
+    dwindow, dreach, dacceptance = (torch.empty(x.q.shape[1], dtype=torch.float64) for _ in range(3))
+    places = (*(View.of(like) for like in (dq, dk, dv)), *(sums.data_ptr() for sums in (dwindow, dreach, dacceptance)))
     native.check(
         native.library().keysift_backward(
             ctypes.byref(problem),
@@ -170,30 +143,17 @@ def _screening_backward(
             native.pointer(norm),
             native.pointer(h if h.numel() else None),
             ctypes.byref(View.of(du)),
-            ctypes.byref(gradients),
+            ctypes.byref(Gradients(*places)),
         )
     )
     return dq, dk, dv, dwindow.float(), dreach.float(), dacceptance.float()
 
 
 @_screening_backward.register_fake
-def _(
-    du: Tensor,
-    u: Tensor,
-    norm: Tensor,
-    h: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    window: Tensor,
-    reach: Tensor,
-    acceptance: Tensor,
-    at: Tensor,
-    key_at: Tensor,
-    flags: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    like = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v)]
-    return (*like, *(torch.empty_like(window) for _ in range(3)))  # type: ignore[return-value]
+def _(du: Tensor, u: Tensor, norm: Tensor, h: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+    x = Inputs(*inputs)
+    like = [torch.empty(of.shape, dtype=of.dtype, device=of.device) for of in (x.q, x.k, x.v)]
+    return (*like, *(torch.empty_like(x.window) for _ in range(3)))
 
 
 def _keep(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[object, ...], output: tuple[Tensor, ...]) -> None:
