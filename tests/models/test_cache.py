@@ -6,6 +6,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from keysift.kernels import native
+from keysift.kernels.attend import only
 from keysift.mechanisms import MECHANISMS, find, register
 from keysift.mechanisms.spec import Promise, Rows
 from keysift.models.language import LanguageModel
@@ -281,3 +283,17 @@ def test_no_gradient_flows_into_the_past() -> None:
     model(tokens[:, 3:], cache=cache).sum().backward()
     assert all(not entry.requires_grad for store in cache.stores for entry in store.entries.values())
     assert model.layers[0].tiles.q_proj.weight.grad.abs().max() > 0
+
+
+@pytest.mark.skipif(native.unusable() is not None, reason="the compiled kernel is not built")
+@torch.no_grad()
+def test_even_rows_are_decoded_by_the_compiled_kernel() -> None:
+    """Rings of different lengths included; rows of different lengths are left to the torch backends."""
+    model, tokens = multiscreen(), tokens_for(multiscreen(), 2, 20)
+    cache = model.cache(2)
+    with only("screening_cpu"):
+        pieces = [model(piece, cache=cache) for piece in tokens.split([7, *(1,) * 6, 5, 1, 1], dim=1)]
+    close(torch.cat(pieces, 1), model(tokens))
+    keep = torch.tensor([[True], [False]])
+    with only("screening_cpu"), refuses("a keep mask was given"):
+        model(tokens[:, :1], keep=keep, cache=cache)

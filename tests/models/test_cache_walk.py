@@ -24,9 +24,11 @@ def subject(draw: random.Random) -> tuple[LanguageModel, Inference]:
     return opened(dataclasses.replace(TINY, tiles=tiles), draw.randrange(100), windows), inference
 
 
+@pytest.mark.parametrize("even", [False, True], ids=["ragged", "even"])
 @pytest.mark.parametrize("seed", range(12))
 @torch.no_grad()
-def test_a_walk(seed: int) -> None:
+def test_a_walk(seed: int, even: bool) -> None:
+    """Even rows have one length all the way, and are read in order; ragged ones by the index of each entry."""
     draw = random.Random(seed)
     model, inference = subject(draw)
     spare = draw.choice([0, 3])
@@ -39,7 +41,7 @@ def test_a_walk(seed: int) -> None:
             cache.select(torch.tensor(order))
             rows = [list(rows[row]) for row in order]
         elif move < 0.35 and min(map(len, rows)) > 2:
-            counts = [draw.randint(0, 2) for _ in rows]
+            counts = [draw.randint(0, 2)] * len(rows) if even else [draw.randint(0, 2) for _ in rows]
             try:
                 cache.crop(torch.tensor(counts))
             except UnsupportedError:
@@ -48,8 +50,8 @@ def test_a_walk(seed: int) -> None:
                 rows = [row[: len(row) - count] for row, count in zip(rows, counts, strict=True)]
         length = draw.choice([1, 1, 1, 2, 3, 7, 20])
         tokens = torch.tensor([[draw.randrange(9) for _ in range(length)] for _ in rows])
-        keep = torch.tensor([[draw.random() < 0.8 for _ in range(length)] for _ in rows])
-        out = model(tokens, keep=keep, cache=cache)
+        keep = torch.tensor([[even or draw.random() < 0.8 for _ in range(length)] for _ in rows])
+        out = model(tokens, keep=None if even else keep, cache=cache)
         for number, row in enumerate(rows):
             row += tokens[number][keep[number]].tolist()
             fresh = int(keep[number].sum())

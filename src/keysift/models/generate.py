@@ -81,7 +81,7 @@ def generate(
     going_B = torch.ones(len(rows), dtype=torch.bool, device=tokens_BT.device)
     for first in range(0, tokens_BT.shape[1], chunk):
         piece = slice(first, first + chunk)
-        x_BTD = model.hidden(tokens_BT[:, piece], keep=keep_BT[:, piece], cache=cache)
+        x_BTD = model.hidden(tokens_BT[:, piece], keep=_unless_all(keep_BT[:, piece]), cache=cache)
     occurs_BN = _occurring(rows, model.config.vocab_size, tokens_BT.device)
     for step in range(max_tokens):
         next_B = choose(model.readout(x_BTD[:, -1]), occurs_BN, chosen, generators)
@@ -91,12 +91,17 @@ def generate(
         if not bool(going_B.any()) or step == max_tokens - 1:
             break
         occurs_BN.scatter_(1, next_B[:, None], True)
-        x_BTD = model.hidden(next_B[:, None], keep=going_B[:, None], cache=cache)
+        x_BTD = model.hidden(next_B[:, None], keep=_unless_all(going_B[:, None]), cache=cache)
     seconds = time.perf_counter() - began
     for row in rows:
         if decode is not None and row.stopped != "stop":
             row.text = decode(row.tokens)
     return Generation(rows, seconds)
+
+
+def _unless_all(keep_BT: Tensor) -> Tensor | None:
+    """Rows that all go on need no mask, and are decoded faster without."""
+    return None if bool(keep_BT.all()) else keep_BT
 
 
 def _take(

@@ -39,6 +39,7 @@ class Cache:
         self.inference = inference
         self.seen_B = torch.zeros(batch, dtype=torch.int64, device=device)
         self._longest = 0
+        self._even = True
 
     @property
     def batch(self) -> int:
@@ -59,14 +60,22 @@ class Cache:
         keep = torch.ones_like(tokens_BT, dtype=torch.bool) if keep_BT is None else keep_BT
         index_BT = self.seen_B[:, None] + keep.cumsum(1) - 1
         ends_B = self.seen_B + keep.sum(1)
-        write = Write(index_BT, keep, ends_B, self._longest + tokens_BT.shape[1], self.start)
+        even = self._even and keep_BT is None
+        write = Write(index_BT, keep, ends_B, self._longest + tokens_BT.shape[1], self.start, even)
         return Span(self.start + index_BT, keep_BT, self.inference, write)
 
     def advance(self, span: Span) -> None:
         """Count the tokens of a finished call."""
         assert span.write is not None
         self.seen_B = span.write.ends_B
-        self._longest = span.write.end if span.keep_BT is None else int(self.seen_B.max())
+        if span.keep_BT is None:
+            self._longest = span.write.end
+        else:
+            self._measure()
+
+    def _measure(self) -> None:
+        shortest, self._longest = (int(bound) for bound in self.seen_B.aminmax())
+        self._even = shortest == self._longest
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows, in this order, repeats allowed: beams after a step, or finished rows dropped."""
@@ -75,6 +84,7 @@ class Cache:
         for store in self.stores:
             store.select(rows)
         self.seen_B = self.seen_B.index_select(0, rows)
+        self._measure()
 
     def repeat(self, times: int) -> None:
         """Each row `times` times, copies side by side."""
@@ -96,4 +106,4 @@ class Cache:
         for store in self.stores:
             store.crop(length_B)
         self.seen_B = length_B
-        self._longest = int(length_B.max())
+        self._measure()

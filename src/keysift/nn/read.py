@@ -9,7 +9,7 @@ from torch import Tensor
 from keysift.kernels.attend import attend
 from keysift.mechanisms.spec import Mechanism, Per
 from keysift.nn.cache import Span
-from keysift.nn.store import EMPTY, Store
+from keysift.nn.store import EMPTY, Held, Store
 from keysift.nn.tap import Tap
 
 
@@ -34,12 +34,8 @@ def read(
     if span.documents_BT is not None:
         keep = (span.documents_BT[:, :, None] == span.documents_BT[:, None, :])[:, None]
     if store is not None:
-        k, v, scalars, index_BGS = _remember(mechanism, k, v, scalars, span, store)
-        each = 1 if index_BGS.shape[1] == 1 else q_BHTK.shape[1] // mechanism.maps // index_BGS.shape[1]
-        index_BHS = index_BGS.repeat_interleave(each, dim=1)
-        assert span.write is not None
-        key_at = span.write.start + index_BHS
-        keep = (index_BHS != EMPTY)[:, :, None] & span.write.keep_BT[:, None, :, None]
+        k, v, scalars, held = _remember(mechanism, k, v, scalars, span, store)
+        key_at, keep = _seen(mechanism, q_BHTK.shape[1], held, span)
     if not relevance.watched:
         return attend(mechanism, q_BHTK, k, v, keep=keep, scalars=scalars, at=at, key_at=key_at)
     out, weights = attend(
@@ -49,9 +45,21 @@ def read(
     return out
 
 
+def _seen(mechanism: Mechanism, maps: int, held: Held, span: Span) -> tuple[Tensor, Tensor | None]:
+    """Positions of the keys in view, and which of them may be seen where that is not all."""
+    assert span.write is not None
+    if held.index is None:
+        keys = next(iter(held.entries.values())).shape[2]
+        first = span.write.start + held.first
+        return torch.arange(first, first + keys, device=span.at_BT.device)[None, None], None
+    each = 1 if held.index.shape[1] == 1 else maps // mechanism.maps // held.index.shape[1]
+    index_BHS = held.index.repeat_interleave(each, dim=1)
+    return span.write.start + index_BHS, (index_BHS != EMPTY)[:, :, None] & span.write.keep_BT[:, None, :, None]
+
+
 def _remember(
     mechanism: Mechanism, k: Tensor, v: Tensor, scalars: dict[str, Tensor], span: Span, store: Store
-) -> tuple[Tensor, Tensor, dict[str, Tensor], Tensor]:
+) -> tuple[Tensor, Tensor, dict[str, Tensor], Held]:
     """Keys, values and the scalars that belong to keys, past and new; the key maps of a head travel as channels."""
     assert span.write is not None
     of_keys = {s.name: s.per for s in mechanism.scalars if s.per in (Per.KEY, Per.KEY_CHANNEL)}
@@ -68,4 +76,4 @@ def _remember(
         name: held.entries[name] if per is Per.KEY_CHANNEL else held.entries[name][..., 0]
         for name, per in of_keys.items()
     }
-    return k, held.entries["v"], scalars | past, held.index
+    return k, held.entries["v"], scalars | past, held

@@ -28,14 +28,17 @@ class Write:
     ends_B: Tensor
     end: int  # of the longest row
     start: int  # the position of index 0
+    even: bool = False  # all rows are as long before and after, so entries can be told by their order alone
 
 
 @dataclass(frozen=True)
 class Held:
-    """Entries B G S X in view, and the index of each (B G S or B 1 S), EMPTY where nothing may be seen."""
+    """Entries B G S X in view, and the index of each (B G S or B 1 S), EMPTY where nothing may be seen; or, of even
+    rows, entries in order from the index `first` on, older than a head looks back where its ring is short."""
 
     entries: dict[str, Tensor]
-    index: Tensor
+    index: Tensor | None
+    first: int = 0
 
 
 class Store:
@@ -58,11 +61,14 @@ class Store:
         """Remember new entries (B G T X each) and give all that their queries may need to see."""
         tokens = write.index_BT.shape[1]
         self._grow(write.end, new)
+        if write.even:
+            return self._extend_even(new, write, write.end - tokens)
         if tokens == 1 or write.end <= self.narrowest:
             # One token overwrites only what just left its own window; before the first wrap nothing is overwritten.
             self._put(new, write)
             return self._held(min(self.widest, write.end))
         old = self._held(min(self.widest, write.end - tokens))
+        assert old.index is not None
         fresh_BT = torch.where(write.keep_BT, write.index_BT, EMPTY)
         fresh = fresh_BT[:, None].expand(-1, old.index.shape[1], -1)
         # Copied before the write: what is held may be a view of the slots about to be overwritten.
@@ -72,6 +78,28 @@ class Store:
         )
         self._put(new, write)
         return both
+
+    def _extend_even(self, new: Mapping[str, Tensor], write: Write, before: int) -> Held:
+        if before == 0:
+            self._put(new, write)
+            return Held(dict(new), None)
+        if write.end - before == 1:
+            self._put(new, write)
+            return self._in_order(write.end)
+        old = self._in_order(before)
+        entries = {name: torch.cat((old.entries[name], new[name]), dim=2) for name in new}
+        self._put(new, write)
+        return Held(entries, None, old.first)
+
+    def _in_order(self, end: int) -> Held:
+        """The last entries up to `end`. Where a ring is shorter than the longest, what its head no longer sees stands
+        for what it has forgotten: both are out of reach."""
+        width = min(self.widest, end)
+        if self.narrowest == self.widest and end <= self.widest:
+            return Held(self._held(width).entries, None)
+        index_S = torch.arange(end - width, end, device=self.offset_G.device)
+        slot_GS = self.offset_G[:, None] + index_S % self.capacity_G[:, None]
+        return Held({name: tensor[:, slot_GS] for name, tensor in self.entries.items()}, None, end - width)
 
     def _put(self, new: Mapping[str, Tensor], write: Write) -> None:
         index_B1T = write.index_BT[:, None]
