@@ -75,8 +75,8 @@ class Batches:
     ) -> None:
         if context < 1 or batch_size < 1:
             raise RangeError(f"context and batch_size must be at least 1, got {context} and {batch_size}")
-        self._starts = _packed(split, context) if whole else np.arange(0, max(split.tokens - 1, 0) + 1, context)
-        self.sequences = len(self._starts) - 1
+        self._starts = _packed(split, context) if whole else None
+        self.sequences = (split.tokens - 1) // context if self._starts is None else len(self._starts) - 1
         if self.sequences < 1:
             raise DataError(
                 f"{split.name} has {split.tokens} tokens, less than one sequence of {context} and its last target; "
@@ -125,8 +125,9 @@ class Batches:
 
     def _stretch(self, row: int) -> tuple[int, int]:
         """The tokens of a sequence, its last target included."""
-        start = int(self._starts[row])
-        return start, int(self._starts[row + 1]) if self.whole else start + self.context + 1
+        if self._starts is not None:
+            return int(self._starts[row]), int(self._starts[row + 1])
+        return row * self.context, (row + 1) * self.context + 1
 
     def _tokens(self, row: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """T + 1 tokens, and which of them are not padding."""
