@@ -14,9 +14,9 @@ from torch import Tensor
 from keysift.mechanisms import parts, screening
 from keysift.models import language, presets
 from keysift.nn import cache as caches
-from keysift.nn import embedding, read, scalars, tile
+from keysift.nn import embedding, read, scalars, store, tile
 from keysift.nn.inference import Inference
-from tests.models import checks
+from tests.models import checks, test_cache
 from tests.models.checks import TINY, opened, tokens_for
 from tests.models.counts import TABLE
 
@@ -149,6 +149,30 @@ def window_off_by_one(patch: Patch) -> None:
     patch.setattr(screening.parts, "fade", lambda distance, window: fade(distance, window + 1))
 
 
+def ring_read_as_it_lies(patch: Patch) -> None:
+    """Slots in their own order, although the text has gone round."""
+
+    def unturned(self: store.Store, end: int) -> store.Held:
+        width = min(self.widest, end)
+        return store.Held(self._held(width).entries, None, end - width)
+
+    patch.setattr(store.Store, "_in_order", unturned)
+
+
+def ragged_rows_called_even(patch: Patch) -> None:
+    measure = caches.Cache._measure
+
+    def wrong(self: caches.Cache) -> None:
+        measure(self)
+        self._even = True
+
+    patch.setattr(caches.Cache, "_measure", wrong)
+
+
+def padded_rows() -> None:
+    test_cache.test_left_padding((test_cache.multiscreen(), Inference()))
+
+
 def ring_too_short(patch: Patch) -> None:
     reach = scalars.Scalars.reach
     patch.setattr(scalars.Scalars, "reach", lambda self, inference: [max(1.0, r - 1) for r in reach(self, inference)])
@@ -189,6 +213,8 @@ FAULTS: list[tuple[Callable[[Patch], None], Callable[[], None]]] = [
     (expansion_of_every_window, swe_at_the_training_length),
     (window_off_by_one, oracle),
     (ring_too_short, short_steps),
+    (ring_read_as_it_lies, short_steps),
+    (ragged_rows_called_even, padded_rows),
     (wrong_counts, documented_counts),
 ]
 
