@@ -3,6 +3,7 @@
 Letters: B batch, T tokens, D model width, N vocabulary.
 """
 
+import itertools
 from abc import ABC, abstractmethod
 from typing import Any, cast
 
@@ -70,7 +71,9 @@ class LanguageModel(nn.Module, ABC):
                     "documents are packed rows for training, one number for each token; leave keep, cache and start out"
                 )
             chosen = self._can(inference or Inference())
-            span = Span(_within(documents), None, chosen, documents_BT=documents)
+            # Looking at values would break a compiled graph.
+            lengths = None if torch.compiler.is_compiling() else _lengths(documents)
+            span = Span(_within(documents), None, chosen, documents_BT=documents, lengths=lengths)
             return self.through(tokens, span, [None] * len(self.layers))
         if cache is None:
             chosen = self._can(inference or Inference())
@@ -139,10 +142,19 @@ def _positions(tokens: Tensor, keep: Tensor | None, start: int) -> Tensor:
 def _within(documents_BT: Tensor) -> Tensor:
     """Positions counted from the first token of each document."""
     at_BT = torch.arange(documents_BT.shape[1], device=documents_BT.device).expand_as(documents_BT)
+    first_BT: Tensor = torch.where(_begins(documents_BT), at_BT, 0).cummax(1).values
+    return at_BT - first_BT
+
+
+def _lengths(documents_BT: Tensor) -> list[int]:
+    starts = _begins(documents_BT).flatten().nonzero().flatten().tolist()
+    return [after - start for start, after in itertools.pairwise([*starts, documents_BT.numel()])]
+
+
+def _begins(documents_BT: Tensor) -> Tensor:
     begins = torch.ones_like(documents_BT, dtype=torch.bool)
     begins[:, 1:] = documents_BT[:, 1:] != documents_BT[:, :-1]
-    first_BT: Tensor = torch.where(begins, at_BT, 0).cummax(1).values
-    return at_BT - first_BT
+    return begins
 
 
 def count(model: nn.Module) -> int:

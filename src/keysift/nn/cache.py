@@ -22,6 +22,7 @@ class Span:
     inference: Inference = field(default_factory=Inference)
     write: Write | None = None
     documents_BT: Tensor | None = None  # tokens see those of their own document only
+    lengths: list[int] | None = None  # of the documents, one row after the other, where they are known
     counted: bool = False  # at_BT is 0, 1, 2, ..., and nobody need look to know
 
 

@@ -24,6 +24,8 @@ def read(
     relevance: Tap,
 ) -> Tensor:
     """B H T V. Weights go to the `relevance` tap, and are asked for only if somebody watches it."""
+    if span.lengths is not None and not relevance.watched and not _follows_tokens(mechanism):
+        return _apart(mechanism, q_BHTK, k_BGTK, v_BGTV, scalars, span.lengths)
     at: Tensor | None = span.at_BT[:, None]
     k, v, key_at, keep = k_BGTK, v_BGTV, at, None
     if span.counted and torch.compiler.is_compiling():
@@ -43,6 +45,21 @@ def read(
     )
     relevance(weights)
     return out
+
+
+def _follows_tokens(mechanism: Mechanism) -> bool:
+    return any(scalar.per.projected for scalar in mechanism.scalars)
+
+
+def _apart(
+    mechanism: Mechanism, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTV: Tensor, scalars: dict[str, Tensor], lengths: list[int]
+) -> Tensor:
+    """Each document by itself, from position 0: no pair of two documents is formed, and every backend can serve."""
+    rows, _, tokens, _ = q_BHTK.shape
+    cut = [torch.split(x.transpose(0, 1).flatten(1, 2), lengths, dim=1) for x in (q_BHTK, k_BGTK, v_BGTV)]
+    out = [attend(mechanism, q[None], k[None], v[None], scalars=scalars)[0] for q, k, v in zip(*cut, strict=True)]
+    u_HXV = torch.cat(out, dim=1)
+    return u_HXV.view(len(u_HXV), rows, tokens, -1).transpose(0, 1)
 
 
 def _seen(mechanism: Mechanism, maps: int, held: Held, span: Span) -> tuple[Tensor, Tensor | None]:
