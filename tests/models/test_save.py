@@ -58,7 +58,7 @@ def test_saving_again_keeps_the_other_files(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-@pytest.mark.parametrize("fails", ["save_file", "_sync", "_swap"])
+@pytest.mark.parametrize("fails", ["save_file", "sync", "_swap"])
 def test_a_save_that_fails_leaves_the_old_model(fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "run"
     save(opened(TINY), run)

@@ -26,7 +26,8 @@ class Args:
 def run(args: Args) -> None:
     from keysift.cli import output
     from keysift.cli.runs import runs_table
-    from keysift.train.run import write_json, write_text
+    from keysift.core.disk import write_whole
+    from keysift.train.run import write_json
     from keysift.train.sweep import points, sweep
     from keysift.web.curves import curves_page
 
@@ -43,7 +44,7 @@ def run(args: Args) -> None:
     ]
     write_json(args.out / "sweep.json", results)
     title, losses = f"Sweep over {', '.join((*args.each, *args.over))}", {name: s.losses for name, s in made.items()}
-    write_text(args.out / "sweep.html", curves_page(title, losses))
+    write_whole(args.out / "sweep.html", curves_page(title, losses))
     output.console().print(runs_table(tuple(made.values())))
     output.print_plain(f"curves: {(args.out / 'sweep.html').resolve().as_uri()}")
     failed = [one for one in outcomes if one.said]

@@ -15,13 +15,14 @@ from contextlib import closing
 from itertools import takewhile
 from pathlib import Path
 
+from keysift.core.disk import sync
 from keysift.core.errors import DataError, RangeError
 from keysift.data.corpus import FORMAT, INDEX, Corpus, open_corpus, read_index, write_index
 from keysift.data.progress import Meter
 from keysift.data.sources import Document, Source, find_source
 from keysift.data.tokenizer import Bytes, Ids, Tokenizer, find_tokenizer, save_tokenizer
 from keysift.data.workers import encode_chunks
-from keysift.data.writer import Fact, Writer, fresh, sync
+from keysift.data.writer import Fact, Writer, fresh
 
 SHARD_TOKENS = 2**26
 _CHUNK = 2**21  # characters of text handed to a worker at once
@@ -91,7 +92,8 @@ def build(
             index = writer.finish(source, key)
         save_tokenizer(chosen, folder)
         write_index(index, folder)
-        sync(folder)
+        for written in (*folder.iterdir(), folder):
+            sync(written)
         try:
             folder.rename(out)
         except OSError:

@@ -133,10 +133,3 @@ def _alive(pid: str) -> bool:
     except PermissionError:
         pass  # it lives, and belongs to someone else
     return True
-
-
-def sync(folder: Path) -> None:
-    for path in [*folder.iterdir(), folder]:
-        handle = os.open(path, os.O_RDONLY)
-        os.fsync(handle)
-        os.close(handle)

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from keysift.core import config as configs
+from keysift.core.disk import sync
 from keysift.core.errors import DataError
 from keysift.core.registry import Registry
 from keysift.models.language import LanguageModel
@@ -61,8 +62,8 @@ def save(model: LanguageModel, directory: Path | str) -> None:
         (fresh / CONFIG).write_text(json.dumps({"model": kind, **configs.to_dict(model.config)}, indent=2) + "\n")
         save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, fresh / WEIGHTS)
         for name in (CONFIG, WEIGHTS):
-            _sync(fresh / name)
-        _sync(fresh)
+            sync(fresh / name)
+        sync(fresh)
         _swap(fresh, directory)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -73,14 +74,6 @@ def _link(source: str, target: str) -> None:
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _swap(fresh: Path, directory: Path) -> None:
@@ -96,7 +89,7 @@ def _swap(fresh: Path, directory: Path) -> None:
             old.rename(directory)
             raise
         shutil.rmtree(old)
-    _sync(directory.parent)
+    sync(directory.parent)
 
 
 def load(directory: Path | str) -> LanguageModel:

@@ -11,7 +11,6 @@ All is written to a folder beside, brought to disk and then renamed.
 
 import hashlib
 import json
-import os
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
@@ -24,6 +23,7 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 
+from keysift.core.disk import sync
 from keysift.core.errors import DataError, TrainingError
 from keysift.train.distributed import World
 from keysift.train.layout import MANIFEST, name_of, steps
@@ -58,9 +58,9 @@ def save(
             (fresh / PROGRESS).write_text(json.dumps({"step": step, **progress}, indent=1) + "\n")
             (fresh / MANIFEST).write_text(json.dumps(_hashes(fresh), indent=1) + "\n")
             for path in [*fresh.rglob("*"), fresh]:
-                _sync(path)
+                sync(path)
             fresh.rename(target)
-            _sync(folder)
+            sync(folder)
             point(folder, target.name)
     except _FAILURES as error:
         failure = _reason(error)
@@ -168,11 +168,3 @@ def _hashes(folder: Path) -> dict[str, tuple[int, str]]:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -17,6 +17,11 @@ def steps(checkpoints: Path) -> list[int]:
     return sorted(int(path.parent.name.removeprefix("step-")) for path in checkpoints.glob(f"step-*/{MANIFEST}"))
 
 
+def saved(run: Path) -> int:
+    """Step of the newest checkpoint, 0 if there is none."""
+    return max(steps(run / CHECKPOINTS), default=0)
+
+
 def holds_a_run(path: Path) -> bool:
     return (path / TRAIN).is_file()
 

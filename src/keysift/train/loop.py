@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import torch
 
 from keysift.core.config import to_dict
+from keysift.core.disk import write_whole
 from keysift.core.errors import ConfigError, DataError, TrainingError
 from keysift.data.batches import Batch, Batches
 from keysift.models.language import LanguageModel, count
@@ -23,9 +24,9 @@ from keysift.train.build import build, flops_per_token, model_config
 from keysift.train.config import TrainConfig, changed, needs_an_end, resolve
 from keysift.train.diagnose import diagnose, finite
 from keysift.train.distributed import World, joined
-from keysift.train.layout import DIAGNOSIS, METRICS, SAMPLES, TRAIN, name_of, steps
+from keysift.train.layout import DIAGNOSIS, METRICS, SAMPLES, TRAIN, name_of, saved, steps
 from keysift.train.progress import Display, clock
-from keysift.train.run import Facts, Run, write_json, write_text
+from keysift.train.run import Facts, Run, write_json
 from keysift.train.schedule import share
 from keysift.train.setup import autocast, open_data, share_model, streams, turns
 from keysift.train.signals import Stop
@@ -127,7 +128,7 @@ class Session:
             # A crash, or a hand that removed a damaged checkpoint, may have left the links behind.
             checkpoint.point(self.run.checkpoints, newest.name)
             self.run.link_model()
-        made = max(steps(self.run.checkpoints), default=0)
+        made = saved(self.run.path)
         if self.config.steps is not None and made >= self.config.steps:
             raise ConfigError(
                 f"{self.run.path} is finished: it has made {made} steps, {self.config.steps} were asked for; "
@@ -274,7 +275,7 @@ class Session:
             return found
         if config.sample_tokens:
             text = look.sample(self.plain, self.tokenizer, config.sample_prompt, config.sample_tokens)
-            write_text(self.run.path / SAMPLES / f"{name_of(state.step)}.txt", text + "\n")
+            write_whole(self.run.path / SAMPLES / f"{name_of(state.step)}.txt", text + "\n")
         return {**found, "heads": look.heads(self.plain, self.validation.batch(0).inputs[:1])}
 
     def _save(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from keysift.core.disk import write_whole
 from keysift.core.errors import UnsupportedError
 from keysift.train.config import Sink
 from keysift.train.layout import METRICS
@@ -43,13 +44,7 @@ def last(path: Path) -> dict[str, Any]:
 
 def cut(path: Path, step: int) -> None:
     """Keep what happened up to `step`: a resumed run writes the rest again."""
-    kept = [line for line in read(path) if line["step"] <= step]
-    fresh = path.with_name(f".{path.name}")
-    with fresh.open("w") as file:
-        file.writelines(json.dumps(line) + "\n" for line in kept)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
+    write_whole(path, "".join(json.dumps(line) + "\n" for line in read(path) if line["step"] <= step))
 
 
 class Writer:

@@ -23,6 +23,7 @@ import torch
 
 from keysift.core import provenance
 from keysift.core.config import config, from_dict, to_dict
+from keysift.core.disk import write_whole
 from keysift.core.errors import DataError
 from keysift.models.save import CONFIG, WEIGHTS
 from keysift.train import checkpoint
@@ -128,14 +129,4 @@ class Run:
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=2) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    fresh = path.with_name(f".{path.name}")
-    with fresh.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
+    write_whole(path, json.dumps(value, indent=2) + "\n")

@@ -7,7 +7,7 @@ from typing import Any
 
 from keysift.core.config import config
 from keysift.core.errors import DataError
-from keysift.train.layout import CHECKPOINTS, DIAGNOSIS, METRICS, TRAIN, holds_a_run, in_use, steps
+from keysift.train.layout import DIAGNOSIS, METRICS, TRAIN, holds_a_run, in_use, saved
 from keysift.train.metrics import read
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -44,8 +44,8 @@ def summary(run: Path) -> Summary:
     lines = list(read(run / METRICS))
     last: dict[str, Any] = lines[-1] if lines else {}
     checked = [line for line in lines if "val_loss" in line]
-    saved = max(steps(run / CHECKPOINTS), default=0)
-    state = "finished" if wanted is not None and saved >= wanted else "stopped"
+    kept = saved(run)
+    state = "finished" if wanted is not None and kept >= wanted else "stopped"
     if in_use(run):
         state = "running"
     elif (run / DIAGNOSIS).exists():
@@ -58,7 +58,7 @@ def summary(run: Path) -> Summary:
         data=data,
         step=last.get("step", 0),
         steps=wanted,
-        saved=saved,
+        saved=kept,
         state=state,
         loss=last.get("loss"),
         val_loss=checked[-1]["val_loss"] if checked else None,

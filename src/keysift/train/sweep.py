@@ -9,14 +9,14 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from keysift.core.config import from_dict, to_dict
 from keysift.core.errors import ConfigError
 from keysift.train.config import TrainConfig
-from keysift.train.layout import DIAGNOSIS, METRICS, TRAIN, holds_a_run
+from keysift.train.layout import DIAGNOSIS, METRICS, TRAIN, holds_a_run, saved
 from keysift.train.metrics import last
 from keysift.train.progress import Board
 from keysift.train.signals import Stop
@@ -137,8 +137,8 @@ def _start(config: TrainConfig, path: Path, processes: int) -> subprocess.Popen[
     else:
         _file(path).write_text(to_toml(config))
         command += ["--config", str(_file(path)), "--out", str(path)]
-        laid_out = _as_the_others(config, path.parent).warmup
-        command += [] if laid_out is None else ["--warmup", str(laid_out)]
+        warmup = _warmup(config, path.parent)
+        command += [] if warmup is None else ["--warmup", str(warmup)]
     # Runs beside each other share the cores; a user who says how many threads is right.
     threads = str(max(1, (os.cpu_count() or 1) // processes))
     with _log(path).open("wb") as log:
@@ -168,17 +168,17 @@ def _refuse_another(path: Path, config: TrainConfig) -> None:
         before = stored.get(name)
         if name != "steps" and before != value:
             raise ConfigError(f"{path} was made with {name} {before}, not {value}; choose another --out")
-    found = summary(path)
-    if config.steps is not None and found.saved > config.steps:
-        raise ConfigError(f"{path} has made {found.saved} steps, more than the {config.steps} asked for; add --steps")
+    made = saved(path)
+    if config.steps is not None and made > config.steps:
+        raise ConfigError(f"{path} has made {made} steps, more than the {config.steps} asked for; add --steps")
 
 
-def _as_the_others(config: TrainConfig, out: Path) -> TrainConfig:
-    """A warm-up that follows from the number of steps is laid out once for a sweep, however it is prolonged."""
+def _warmup(config: TrainConfig, out: Path) -> int | None:
+    """One that follows from the number of steps is laid out once for a sweep, however it is prolonged."""
     if config.warmup is not None:
-        return config
-    made = [json.loads(path.read_text())["config"]["warmup"] for path in sorted(out.glob(f"*/{TRAIN}"))]
-    return replace(config, warmup=made[0]) if made else config
+        return config.warmup
+    made: list[int] = [json.loads(path.read_text())["config"]["warmup"] for path in sorted(out.glob(f"*/{TRAIN}"))]
+    return made[0] if made else None
 
 
 def _file(path: Path) -> Path:
