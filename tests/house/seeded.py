@@ -19,9 +19,14 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[1:]]))
 """
 
 
-def run_tests(source: Path, root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def only_from(source: Path) -> dict[str, str]:
+    """An environment in which `keysift` is imported from `source`, whatever is installed."""
     # Every Python that finds this on its path runs it when it starts: torchrun's processes too.
     (source / "sitecustomize.py").write_text(_WITHOUT_EDITABLE)
-    environment = {**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def run_tests(source: Path, root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = only_from(source)
     command = [sys.executable, "-c", _BOOT, str(source), *arguments]
     return subprocess.run(command, check=False, capture_output=True, text=True, cwd=root, env=environment)
