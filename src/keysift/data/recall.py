@@ -1,0 +1,129 @@
+"""Recall, the smallest tasks that ask for a key seen once among keys seen often. They are learned in minutes.
+
+one hop    a b a c ... | ?a ?b       a token is a (letter, value) pair, a query token names a letter
+two hops   A 3 B 1 A 3 ... | A 3 B 1       letter and value are two tokens, so the token before must be carried along
+
+Each document fixes the value of every letter. Needles stand once, the other letters often (weights 1, 1/2, 1/3, ...).
+At the end some letters are asked, half of them needles; the value is predicted there and nowhere else.
+
+Letters: B rows, T tokens of a row.
+"""
+
+import hashlib
+import json
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from keysift.core.config import config, to_dict
+from keysift.core.errors import RangeError
+from keysift.data.batches import IGNORE, Batch, rows_of
+
+Array = npt.NDArray[np.int64]
+
+
+@config
+class Recall:
+    """One setting of the task. A row depends on the seed, its number and the arguments of `row` alone."""
+
+    hops: Literal[1, 2] = 1
+    letters: int = 32
+    values: int = 16
+    length: int = 64
+    """Tokens of a row, queries included."""
+    queries: int = 8
+    """Letters asked at the end; every other one is a needle."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.letters < 2 or self.values < 2:
+            raise RangeError(f"recall needs at least 2 letters and 2 values, got {self.letters} and {self.values}")
+        if not 1 <= self.queries <= self.letters:
+            raise RangeError(f"recall asks between 1 and all {self.letters} letters, got queries={self.queries}")
+        self._pairs(self.length)
+
+    @property
+    def needles(self) -> int:
+        return (self.queries + 1) // 2
+
+    @property
+    def vocab_size(self) -> int:
+        if self.hops == 1:
+            return self.letters * self.values + self.letters + self.values
+        return self.letters + self.values
+
+    @property
+    def chance(self) -> float:
+        """Accuracy of a guess."""
+        return 1 / self.values
+
+    def _pairs(self, length: int) -> int:
+        """Pairs before the queries in a row of so many tokens."""
+        pairs = length // self.hops - self.queries
+        if length % self.hops or pairs < self.queries:
+            raise RangeError(
+                f"a row of {self.hops}-hop recall has {self.hops} token(s) for each pair and query, and holds every "
+                f"letter it asks: at least {2 * self.hops * self.queries} tokens in steps of {self.hops}, got {length}"
+            )
+        return pairs
+
+    def row(self, number: int, *, length: int | None = None, depth: float | None = None) -> tuple[Array, Array]:
+        """Tokens and targets, T each. With `depth` one needle stands there (0 the start, 1 the last pair before the
+        queries), and only it has a target: one cell of a retrieval grid."""
+        if depth is not None and not 0 <= depth <= 1:
+            raise RangeError(f"depth is a share of the context, from 0 to 1, got {depth:g}")
+        rng = np.random.default_rng([self.seed, number])
+        pairs = self._pairs(length or self.length)
+        names = rng.permutation(self.letters)
+        needles, others = names[: self.needles], names[self.needles :]
+        often = 1 / np.arange(1, len(others) + 1)
+        context = rng.choice(others, pairs - len(needles), p=often / often.sum())
+        # Asked letters that are no needles stand at least once.
+        asked_often = others[: self.queries - len(needles)]
+        context[rng.permutation(len(context))[: len(asked_often)]] = asked_often
+        context = np.insert(context, np.sort(rng.integers(0, len(context) + 1, len(needles))), rng.permutation(needles))
+        if depth is not None:
+            context = np.delete(context, np.flatnonzero(context == needles[0]))
+            context = np.insert(context, round(depth * len(context)), needles[0])
+        asked = rng.permutation(np.concatenate([needles, asked_often]))
+        value_of = rng.integers(self.values, size=self.letters)
+        wanted = np.ones(len(asked), bool) if depth is None else asked == needles[0]
+        return self._spell(context, asked, value_of, wanted)
+
+    def _spell(
+        self, context: Array, asked: Array, value_of: Array, wanted: npt.NDArray[np.bool_]
+    ) -> tuple[Array, Array]:
+        if self.hops == 1:
+            query, value = self.letters * self.values, self.letters * self.values + self.letters
+            tokens = np.concatenate([context * self.values + value_of[context], query + asked])
+            at, answers = np.arange(len(context), len(tokens)), value + value_of[asked]
+        else:
+            told = np.concatenate([context, asked])
+            tokens = np.stack([told, self.letters + value_of[told]], axis=1).ravel()
+            at, answers = 2 * np.arange(len(context), len(told)), self.letters + value_of[asked]
+        targets = np.full(len(tokens), IGNORE, np.int64)
+        targets[at[wanted]] = answers[wanted]
+        return tokens.astype(np.int64), targets
+
+
+class Batches:
+    """Endless batches of a task, with the interface of `keysift.data.Batches`: one integer resumes them."""
+
+    def __init__(self, task: Recall, *, batch_size: int, first: int = 0) -> None:
+        self.task = task
+        self.batch_size = batch_size
+        self.context = task.length
+        self.vocab_size = task.vocab_size
+        self._first = first
+
+    @property
+    def stream_hash(self) -> str:
+        return hashlib.sha256(json.dumps(["recall", to_dict(self.task), self._first]).encode()).hexdigest()
+
+    def batch(self, step: int, part: int = 0, parts: int = 1) -> Batch:
+        rows = rows_of(step, self.batch_size, part, parts)
+        made = [self.task.row(self._first + number) for number in rows]
+        inputs, targets = (torch.from_numpy(np.stack(side)) for side in zip(*made, strict=True))
+        return Batch(inputs=inputs, targets=targets, rows=tuple(rows))
