@@ -1,8 +1,9 @@
 #include "isa.h"
 
-#include <cstdio>
+#include <array>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
 namespace keysift {
 
@@ -20,37 +21,56 @@ struct Variant {
   bool runs;
 };
 
-Isa choose() {
+const std::array<Variant, 3>& variants() {
 #if defined(KEYSIFT_X86)
   __builtin_cpu_init();
-  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  const Variant variants[] = {
-      {"avx512", avx512::kernels, has_avx512}, {"avx2", avx2::kernels, has_avx2}, {"plain", plain::kernels, true}};
+  static const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  static const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  static const std::array<Variant, 3> all = {
+      {{"avx512", avx512::kernels, has_avx512}, {"avx2", avx2::kernels, has_avx2}, {"plain", plain::kernels, true}}};
 #else
-  const Variant variants[] = {{"avx512", nullptr, false}, {"avx2", nullptr, false}, {"plain", plain::kernels, true}};
+  static const std::array<Variant, 3> all = {{{"avx512", nullptr, false}, {"avx2", nullptr, false}, {"plain", plain::kernels, true}}};
 #endif
-  Isa found{nullptr, nullptr, ""};
-  const char* wanted = std::getenv("KEYSIFT_ISA");
-  const bool any = wanted == nullptr || *wanted == '\0';
-  for (const Variant& variant : variants) {
-    if (!any && std::strcmp(wanted, variant.name) != 0) continue;
-    if (variant.runs) return {variant.name, variant.kernels, ""};
-    if (any) continue;
-    std::snprintf(found.error, sizeof found.error, "KEYSIFT_ISA=%s: this machine cannot run it; unset it to use the best one",
-                  variant.name);
-    return found;
+  return all;
+}
+
+// "": the best this machine has.
+const Variant* find(const char* wanted) {
+  for (const Variant& variant : variants()) {
+    if (*wanted == '\0' ? variant.runs : std::strcmp(wanted, variant.name) == 0) return &variant;
   }
-  std::snprintf(found.error, sizeof found.error, "KEYSIFT_ISA=%.40s is unknown; use avx512, avx2 or plain", wanted);
-  return found;
+  return nullptr;
 }
 
 }  // namespace
 
 const Isa& isa() {
-  static const Isa chosen = choose();
+  static const Isa chosen = [] {
+    const char* wanted = std::getenv("KEYSIFT_ISA");
+    const Variant* variant = find(wanted ? wanted : "");
+    return variant && variant->runs ? Isa{variant->name, variant->kernels} : Isa{nullptr, nullptr};
+  }();
   return chosen;
 }
 
 }  // namespace keysift
+
+const char* keysift_isa(void) { return keysift::isa().name; }
+
+const char* keysift_isas(void) {
+  static const std::string names = [] {
+    std::string runs;
+    for (const keysift::Variant& variant : keysift::variants()) {
+      if (variant.runs) runs += (runs.empty() ? "" : " ") + std::string(variant.name);
+    }
+    return runs;
+  }();
+  return names.c_str();
+}
+
+int keysift_isa_status(const char* name) {
+  const keysift::Variant* variant = keysift::find(name ? name : "");
+  if (!variant) return KEYSIFT_ISA_UNKNOWN;
+  return variant->runs ? KEYSIFT_ISA_RUNS : KEYSIFT_ISA_NOT_HERE;
+}

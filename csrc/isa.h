@@ -10,7 +10,6 @@ using KernelsFor = Kernels (*)(int64_t key_width, int64_t value_width);
 struct Isa {
   const char* name;      // NULL if KEYSIFT_ISA cannot be met
   KernelsFor kernels;
-  char error[160];
 };
 
 // Decided once, when first asked.

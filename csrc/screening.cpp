@@ -86,7 +86,7 @@ int check(const keysift_problem* p) {
   if ((!empty && !p->q.data) || (p->batch > 0 && p->keys > 0 && (!p->k.data || !p->v.data))) {
     return fail(KEYSIFT_BAD_ARGUMENT, "q, k and v must not be NULL");
   }
-  if (!isa().name) return fail(KEYSIFT_BAD_ISA, "%s", isa().error);
+  if (!isa().name) return fail(KEYSIFT_BAD_ISA, "KEYSIFT_ISA names no variant this machine can run; use one of: %s", keysift_isas());
   return KEYSIFT_OK;
 }
 
@@ -322,13 +322,9 @@ int keysift_forward(const keysift_problem* problem, const keysift_view* u, float
   return keysift::guarded([&] { return keysift::forward(problem, u, norm, h); });
 }
 
-int keysift_decode(const keysift_problem* problem, const keysift_view* u) { return keysift_forward(problem, u, nullptr, nullptr); }
-
 int keysift_backward(const keysift_problem* problem, const keysift_view* u, const float* norm, const float* h,
                      const keysift_view* du, const keysift_gradients* gradients) {
   return keysift::guarded([&] { return keysift::backward(problem, u, norm, h, du, gradients); });
 }
-
-const char* keysift_isa(void) { return keysift::isa().name; }
 
 const char* keysift_last_error(void) { return keysift::last_error; }

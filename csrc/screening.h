@@ -86,10 +86,6 @@ typedef struct keysift_gradients {
  * The result does not depend on the number of threads. */
 KEYSIFT_API int keysift_forward(const keysift_problem* problem, const keysift_view* u, float* norm, float* h);
 
-/* As keysift_forward without norm, for few queries: stays on the calling thread unless many keys are read, and reads
- * a value row only once its key is accepted. */
-KEYSIFT_API int keysift_decode(const keysift_problem* problem, const keysift_view* u);
-
 /* norm, and u or h, as forward wrote them (h is preferred if both are given; all may be NULL under KEYSIFT_NO_TANH);
  * du is the gradient of u.
  * The result is bitwise the same for any number of threads up to 16; above that, for the same number.
@@ -109,6 +105,17 @@ KEYSIFT_API void keysift_set_threads(keysift_parallel_for parallel_for, keysift_
 
 /* "avx512", "avx2" or "plain": the best this machine has, or what KEYSIFT_ISA asks for. NULL if that failed. */
 KEYSIFT_API const char* keysift_isa(void);
+
+/* The variants that were built and run on this machine, best first, with a space between. */
+KEYSIFT_API const char* keysift_isas(void);
+
+/* Whether a variant can be asked for by KEYSIFT_ISA here. "" asks for the best. */
+enum keysift_isa_answer { KEYSIFT_ISA_RUNS = 0, KEYSIFT_ISA_NOT_HERE = 1, KEYSIFT_ISA_UNKNOWN = 2 };
+KEYSIFT_API int keysift_isa_status(const char* name);
+
+/* Size and field offsets of each structure above, a line each, so that a caller in another language can compare its own
+ * before it calls anything: "keysift_view 32: data 0 batch_stride 8 ..." */
+KEYSIFT_API const char* keysift_layout(void);
 
 /* The calling thread's last failure, "" if none. */
 KEYSIFT_API const char* keysift_last_error(void);

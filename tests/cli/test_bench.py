@@ -19,6 +19,7 @@ from keysift.kernels import native
 from keysift.kernels.attend import attend
 from keysift.web.performance_page import markdown, plot
 from tests.evaluate.results import RESULT
+from tests.machine import needs_kernel
 from tests.refusals import refuses, refuses_in_process
 
 KEYSIFT = str(Path(sys.executable).parent / "keysift")
@@ -40,7 +41,6 @@ TINY = Sizes(
     train_batch=2,
     compiled=False,
 )
-needs_kernel = pytest.mark.skipif(native.unusable() is not None, reason="the kernel was not built")
 
 
 @pytest.fixture

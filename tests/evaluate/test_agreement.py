@@ -1,6 +1,7 @@
 """A kernel that is wrong, or not there, is not timed."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,9 +11,8 @@ from keysift.core.errors import DisagreementError, UnsupportedError
 from keysift.evaluate import agreement
 from keysift.kernels import native
 from keysift.kernels.attend import attend
+from tests.machine import needs_kernel
 from tests.refusals import refuses
-
-needs_kernel = pytest.mark.skipif(native.unusable() is not None, reason="the kernel was not built")
 
 
 @needs_kernel
@@ -75,6 +75,6 @@ def test_each_gradient_is_compared(which: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "unusable", lambda: "it was not built")
-    with refuses("there is nothing to time: it was not built", UnsupportedError):
+    monkeypatch.setattr(native, "LIBRARY", Path("nowhere"))
+    with refuses("there is nothing to time: the compiled kernel was not built", UnsupportedError):
         agreement.check_kernel()

@@ -11,6 +11,7 @@ from keysift.evaluate import latency, memory
 from keysift.evaluate.contestants import Dense, Screening, Softmax
 from keysift.evaluate.performance import Performance, at_least, at_most
 from tests.evaluate.results import RESULT
+from tests.machine import needs_kernel
 
 
 def test_contestants_take_turns() -> None:
@@ -77,6 +78,7 @@ def test_pairs_inside_the_window(window: float) -> None:
     assert case.pairs == 2 * int(((d >= 0) & (d < window)).sum())
 
 
+@needs_kernel
 def test_contestants_compute_the_same() -> None:
     """The kernel and the dense definition run on the same inputs, every tile of them."""
     case = Screening(tokens=40, tiles=6, acceptance=0.9)
@@ -103,6 +105,7 @@ def test_memory_is_what_was_touched() -> None:
     assert memory.peak_mb(lambda: torch.ones(10, 2**18), outputs=10 * 2**20) < 3
 
 
+@needs_kernel
 def test_memory_is_measured_in_a_process_of_its_own() -> None:
     found = memory.extra_mb(tokens=2048, tiles=2)
     assert set(found) == {"forward", "backward"}

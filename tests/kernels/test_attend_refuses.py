@@ -7,6 +7,7 @@ import torch
 
 import keysift
 from keysift.kernels.attend import BACKENDS, Backend, attend, explain
+from keysift.kernels.native import Code, Reason
 from keysift.kernels.weights import weights
 from keysift.mechanisms.spec import Mechanism, Per, Scalar, find
 from tests.refusals import refuses
@@ -38,6 +39,20 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     (
         r"q must have 2 x a multiple of 2 value heads for differential_v2, got 2 heads",
         {"mechanism": "differential_v2", "q": Q[:, :2]},
+    ),
+    (
+        r"every tensor must be on one device, got q on cpu and v on meta; move v with .to\('cpu'\)",
+        {"v": V.to("meta")},
+    ),
+    (r"got q on cpu and keep on meta", {"keep": torch.ones(6, dtype=torch.bool, device="meta")}),
+    (r"got q on cpu and bias on meta", {"bias": torch.zeros(6, device="meta")}),
+    (
+        r"got q on cpu and key_at on meta",
+        {"at": torch.arange(3, 6), "key_at": torch.arange(6, device="meta")},
+    ),
+    (
+        r"got q on cpu and window on meta",
+        {"mechanism": "screening", "scalars": {"window": torch.ones(4, device="meta")}},
     ),
     (
         r"keep must be boolean \(True: take part\), got torch.float32; pass a float mask as bias",
@@ -110,7 +125,7 @@ def test_a_backend_asked_for_by_name_runs_or_raises() -> None:
             name="broken",
             about="",
             run=lambda call: (call.v, None),
-            unusable=lambda: "no such chip",
+            unusable=lambda: Reason(Code.NOT_BUILT, "no such chip"),
         ),
     )
     try:

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from keysift.kernels import native
 from keysift.kernels.attend import attend
+from tests.machine import needs_kernel
 
-pytestmark = pytest.mark.skipif(native.unusable() is not None, reason=f"THE KERNEL WAS NOT TESTED: {native.unusable()}")
+pytestmark = needs_kernel
 
 
 def answer(seed: int) -> Tensor:

@@ -15,15 +15,13 @@ from torch import Tensor
 from keysift.kernels import native, screening_cpu
 from keysift.kernels.attend import attend, explain
 from keysift.mechanisms.screening import SCREENING, prepare_unturned
-from keysift.mechanisms.spec import find
 from tests.kernels.agreement import answers, no_worse_than_plain
+from tests.machine import needs_kernel
 from tests.refusals import refuses
 
 INF = math.inf
 BLOCK = 64
-pytestmark = pytest.mark.skipif(
-    native.unusable() is not None and not os.environ.get("CI"), reason=f"THE KERNEL WAS NOT TESTED: {native.unusable()}"
-)
+pytestmark = needs_kernel
 
 
 @pytest.fixture(autouse=True)
@@ -192,28 +190,16 @@ def test_zero_vectors() -> None:
 @pytest.mark.parametrize("isa", ["avx512", "avx2", "plain"])
 def test_every_instruction_set(isa: str) -> None:
     """In a process of its own: the variant is chosen when the library loads."""
+    if isa not in native.instruction_sets():
+        pytest.skip(f"THIS MACHINE CANNOT RUN {isa}; it runs {', '.join(native.instruction_sets())}")
     environment = {**os.environ, "KEYSIFT_ISA": isa}
+    probe = "from keysift.kernels import native; print(native.instruction_set())"
+    chosen = subprocess.run([sys.executable, "-c", probe], check=True, capture_output=True, text=True, env=environment)
+    assert chosen.stdout.strip() == isa
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
     only = ["-k", "lengths_and_windows and (15 or 65) or half or acceptance or edges or grouped"]
     done = subprocess.run([*command, *only], check=False, capture_output=True, text=True, env=environment)
-    probe = "from keysift.kernels import native; print(native.unusable() or native.instruction_set())"
-    chosen = subprocess.run([sys.executable, "-c", probe], check=True, capture_output=True, text=True, env=environment)
-    if "cannot run" in chosen.stdout or "not" in chosen.stdout:
-        pytest.skip(f"THIS MACHINE CANNOT RUN {isa}: {chosen.stdout.strip()}")
-    assert chosen.stdout.strip() == isa
     assert done.returncode == 0, done.stdout[-2000:]
-
-
-def test_an_unknown_instruction_set_is_named() -> None:
-    probe = "from keysift.kernels import native; print(native.unusable())"
-    done = subprocess.run(
-        [sys.executable, "-c", probe],
-        check=True,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "KEYSIFT_ISA": "mmx"},
-    )
-    assert "mmx" in done.stdout
 
 
 def test_torch_knows_the_operator() -> None:
@@ -256,13 +242,3 @@ def test_is_chosen_and_says_why_not() -> None:
         assert choice.declined["screening_cpu"] == reason
     with refuses("a keep mask was given"):
         attend("screening", q, q, q, keep=torch.ones(8, dtype=torch.bool), backend="screening_cpu")
-
-
-def test_a_missing_library_is_said_and_worked_around(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
-    monkeypatch.setattr(native, "LIBRARY", native.LIBRARY.with_name("nowhere.so"))
-    q = torch.randn(1, 2, 8, 4)
-    choice = explain("screening", q, q, q)
-    assert choice.backend == "dense"
-    assert "no C++ compiler when keysift was installed" in choice.declined["screening_cpu"]
-    with refuses("the compiled kernel was not built"):
-        attend(find("screening"), q, q, q, backend="screening_cpu")

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from keysift.kernels import native
 from keysift.kernels.attend import only
 from keysift.mechanisms import MECHANISMS, find, register
 from keysift.mechanisms.spec import Promise, Rows
 from keysift.models.language import LanguageModel
 from keysift.models.transformer import TransformerConfig
 from keysift.nn.inference import Inference
+from tests.machine import needs_kernel
 from tests.models import checks
 from tests.models.checks import TINY, close, opened, shaken, tokens_for
 from tests.refusals import refuses
@@ -285,7 +285,7 @@ def test_no_gradient_flows_into_the_past() -> None:
     assert model.layers[0].tiles.q_proj.weight.grad.abs().max() > 0
 
 
-@pytest.mark.skipif(native.unusable() is not None, reason="the compiled kernel is not built")
+@needs_kernel
 @torch.no_grad()
 def test_even_rows_are_decoded_by_the_compiled_kernel() -> None:
     """Rings of different lengths included; rows of different lengths are left to the torch backends."""

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import keysift
-from keysift.kernels import native
 from keysift.mechanisms import MECHANISMS
 from keysift.models.multiscreen import Multiscreen, MultiscreenConfig
 from keysift.models.transformer import Transformer, TransformerConfig
 from keysift.nn.inference import Inference
+from tests.machine import needs_kernel
 from tests.models import checks
 from tests.models.checks import TINY, opened, shaken, tokens_for
 from tests.refusals import refuses
@@ -248,7 +248,7 @@ def test_refusals() -> None:
         seeded(dataclasses.replace(BASE, heads=1, mechanism="differential_v1"))
 
 
-@pytest.mark.skipif(native.unusable() is not None, reason="the compiled kernel is not built")
+@needs_kernel
 def test_a_compiled_multiscreen_keeps_the_compiled_kernel() -> None:
     """Whole, in one graph, with the same gradients: positions that count from 0 need not be looked at."""
     model = Multiscreen(MultiscreenConfig.psi(2, vocab_size=11))

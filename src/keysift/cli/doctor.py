@@ -46,7 +46,7 @@ def examine() -> dict[str, Any]:
     from keysift.kernels.attend import BACKENDS
 
     accelerator = torch.accelerator.current_accelerator()
-    reasons = {backend.name: backend.unusable() for backend in BACKENDS}
+    reasons = {b.name: None if (reason := b.unusable()) is None else str(reason) for b in BACKENDS}
     return {
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
         "machine": {

@@ -15,6 +15,7 @@ from keysift.core.registry import Registry
 from keysift.kernels import blockwise, dense, native, screening_cpu
 from keysift.kernels import call as calls
 from keysift.kernels.call import Call, Options, Scalars
+from keysift.kernels.native import Reason
 from keysift.mechanisms import find
 from keysift.mechanisms.spec import Mechanism
 
@@ -26,7 +27,7 @@ class Backend:
     name: str
     about: str
     run: Callable[[Call], tuple[Tensor, Tensor | None]]
-    unusable: Callable[[], str | None] = lambda: None
+    unusable: Callable[[], Reason | None] = lambda: None
     declines: Callable[[Call, bool], str | None] = lambda call, return_weights: None
     not_worth: Callable[[Call], str | None] = lambda call: None
 
@@ -179,7 +180,8 @@ def _choose(call: Call, backend: str, return_weights: bool) -> Choice:
     candidates = list(BACKENDS) if auto else [BACKENDS.find(backend)]
     declined: dict[str, str] = {}
     for candidate in candidates:
-        reason = candidate.unusable() or candidate.declines(call, return_weights)
+        absent = candidate.unusable()
+        reason = candidate.declines(call, return_weights) if absent is None else absent.text
         if auto and reason is None:
             reason = candidate.not_worth(call)
         if reason is None:

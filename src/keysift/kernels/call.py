@@ -90,6 +90,8 @@ def check(
     at: Tensor | None = None,
     key_at: Tensor | None = None,
 ) -> Call:
+    _one_device(q.device, {"k": k, "v": v, "keep": keep, "bias": bias, "at": at, "key_at": key_at})
+    _one_device(q.device, scalars or {})
     heads = _heads(mechanism, q, k, v)
     sizes = {"B": q.shape[0], "H": heads, "G": v.shape[1], "T": q.shape[2], "S": k.shape[2], "V": v.shape[3]}
     if mechanism.looks_back_only and not causal:
@@ -125,6 +127,15 @@ def check(
 def carrier(x: Tensor) -> torch.dtype:
     """What statistics and sums are carried in: fp32, or fp64 where the caller works in it."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def _one_device(device: torch.device, given: Mapping[str, Value | None]) -> None:
+    for name, value in given.items():
+        if isinstance(value, Tensor) and value.device != device:
+            raise ShapeError(
+                f"every tensor must be on one device, got q on {device} and {name} on {value.device}; "
+                f"move {name} with .to({str(device)!r})"
+            )
 
 
 def _heads(mechanism: Mechanism, q: Tensor, k: Tensor, v: Tensor) -> int:

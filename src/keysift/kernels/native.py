@@ -5,6 +5,8 @@ Loaded when first asked for. torch's own thread pool is handed over, so the two 
 
 import ctypes
 import os
+from dataclasses import dataclass
+from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from keysift.core.errors import UnsupportedError
+
 LIBRARY = Path(__file__).parent.parent / "native" / "libkeysift_cpu.so"
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 NO_ROTATION, NO_TANH = 1, 2
+ISA_NOT_HERE, ISA_UNKNOWN = 1, 2
 
 
 class View(ctypes.Structure):
@@ -50,39 +55,113 @@ class Gradients(ctypes.Structure):
     ]
 
 
+STRUCTURES: dict[str, type[ctypes.Structure]] = {
+    "keysift_view": View,
+    "keysift_problem": Problem,
+    "keysift_gradients": Gradients,
+}
+FUNCTIONS = {
+    "keysift_layout": ctypes.c_char_p,
+    "keysift_isa": ctypes.c_char_p,
+    "keysift_isas": ctypes.c_char_p,
+    "keysift_isa_status": ctypes.c_int,
+    "keysift_last_error": ctypes.c_char_p,
+    "keysift_set_threads": None,
+    "keysift_forward": ctypes.c_int,
+    "keysift_backward": ctypes.c_int,
+}
+
+
+class Code(Enum):
+    """Why the library cannot run here, for programs; a `Reason` adds the sentence for people."""
+
+    NOT_BUILT = "not built"
+    DOES_NOT_LOAD = "does not load"
+    STALE = "stale"
+    ISA_UNKNOWN = "unknown instruction set"
+    ISA_NOT_HERE = "instruction set not on this machine"
+
+
+@dataclass(frozen=True)
+class Reason:
+    code: Code
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # compiling must not look at files
-def unusable() -> str | None:
-    """Why the library cannot run here, or None."""
-    if not LIBRARY.exists():
-        return (
-            "the compiled kernel was not built (no C++ compiler when keysift was installed): screening runs in plain "
-            "torch, many times slower; install a compiler and reinstall keysift"
-        )
-    return _load()[1]
+def unusable() -> Reason | None:
+    """Why the library cannot run here, or None. Found out once for each path; later calls look nothing up."""
+    found = _load(LIBRARY)
+    return found if isinstance(found, Reason) else None
 
 
 def library() -> Any:
-    loaded, reason = _load()
-    assert loaded is not None, reason
-    return loaded
+    found = _load(LIBRARY)
+    if isinstance(found, Reason):
+        raise UnsupportedError(f"{found}; leave backend='auto' to compute in plain torch")
+    return found
 
 
 @cache
-def _load() -> tuple[Any, str | None]:
-    try:
-        loaded = ctypes.CDLL(str(LIBRARY))
-    except OSError as error:
-        return None, f"the compiled kernel does not load: {error}"
-    loaded.keysift_isa.restype = ctypes.c_char_p
-    loaded.keysift_last_error.restype = ctypes.c_char_p
-    if loaded.keysift_isa() is None:
-        asked = os.environ.get("KEYSIFT_ISA")
-        return (
-            None,
-            f"KEYSIFT_ISA={asked} names no variant this machine can run; unset it, or say avx512, avx2 or plain",
+def _load(path: Path) -> Any:
+    """The library, or the Reason why there is none."""
+    if not path.exists():
+        return Reason(
+            Code.NOT_BUILT,
+            "the compiled kernel was not built (no C++ compiler when keysift was installed): screening runs in plain "
+            "torch, many times slower; install a compiler and reinstall keysift",
         )
+    try:
+        loaded = ctypes.CDLL(str(path))
+    except OSError as error:
+        return Reason(Code.DOES_NOT_LOAD, f"the compiled kernel does not load: {error}; reinstall keysift")
+    refused = _stale(loaded, path) or _wrong_isa(loaded)
+    if refused is not None:
+        return refused
     _share_threads(loaded)
-    return loaded, None
+    return loaded
+
+
+def _stale(loaded: Any, path: Path) -> Reason | None:
+    """A library built from other sources would read our structures wrongly, so it says what it was built with."""
+    missing = next((name for name in FUNCTIONS if not hasattr(loaded, name)), None)
+    if missing is not None:
+        return Reason(Code.STALE, f"{path.name} is stale: it has no {missing}; reinstall keysift")
+    for name, returns in FUNCTIONS.items():
+        getattr(loaded, name).restype = returns
+    built = loaded.keysift_layout().decode().splitlines()
+    if built == layout():
+        return None
+    differing = [f"{theirs!r} for {ours!r}" for theirs, ours in zip(built, layout(), strict=False) if theirs != ours]
+    said = "; ".join(differing) or f"{len(built)} structures for {len(layout())}"
+    return Reason(Code.STALE, f"{path.name} is stale: it was built with {said}; reinstall keysift")
+
+
+def layout() -> list[str]:
+    """Size and offsets of every structure, one line each, as keysift_layout() of csrc/screening.cpp writes them."""
+    return [
+        f"{name} {ctypes.sizeof(shape)}:"
+        + "".join(f" {field[0]} {getattr(shape, field[0]).offset}" for field in shape._fields_)
+        for name, shape in STRUCTURES.items()
+    ]
+
+
+def _wrong_isa(loaded: Any) -> Reason | None:
+    asked = os.environ.get("KEYSIFT_ISA", "")
+    status = loaded.keysift_isa_status(asked.encode())
+    runs = ", ".join(loaded.keysift_isas().decode().split())
+    if status == ISA_UNKNOWN:
+        return Reason(
+            Code.ISA_UNKNOWN, f"KEYSIFT_ISA={asked} names no instruction set; unset it, or say one of: {runs}"
+        )
+    if status == ISA_NOT_HERE:
+        return Reason(
+            Code.ISA_NOT_HERE, f"KEYSIFT_ISA={asked} cannot run on this machine; unset it, or say one of: {runs}"
+        )
+    return None
 
 
 def _share_threads(loaded: Any) -> None:
@@ -98,11 +177,18 @@ def _share_threads(loaded: Any) -> None:
 
 def instruction_set() -> str | None:
     """Which variant runs here: avx512, avx2 or plain."""
-    return None if unusable() else str(library().keysift_isa().decode())
+    return None if unusable() is not None else str(library().keysift_isa().decode())
+
+
+def instruction_sets() -> list[str]:
+    """Every variant that was built and runs on this machine, best first."""
+    return [] if unusable() is not None else library().keysift_isas().decode().split()
 
 
 def check(status: int) -> None:
-    assert status == 0, f"the compiled kernel failed: {library().keysift_last_error().decode()}"
+    if status != 0:
+        said = library().keysift_last_error().decode()
+        raise UnsupportedError(f"the compiled kernel refused the call: {said}; backend='dense' states the definition")
 
 
 def pointer(x: Tensor | None) -> ctypes.c_void_p:

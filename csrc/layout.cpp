@@ -1,0 +1,37 @@
+// What the structures of screening.h look like in memory, in words.
+#include <cstddef>
+#include <string>
+
+#include "screening.h"
+
+namespace {
+
+std::string words(const char* name, size_t size) { return std::string(name) + " " + std::to_string(size) + ":"; }
+std::string words(const char* name, size_t offset, const char*) { return std::string(" ") + name + " " + std::to_string(offset); }
+
+#define FIELD(structure, field) words(#field, offsetof(structure, field), "")
+
+std::string layout() {
+  std::string said = words("keysift_view", sizeof(keysift_view));
+  said += FIELD(keysift_view, data) + FIELD(keysift_view, batch_stride) + FIELD(keysift_view, tile_stride);
+  said += FIELD(keysift_view, row_stride);
+  said += "\n" + words("keysift_problem", sizeof(keysift_problem));
+  said += FIELD(keysift_problem, batch) + FIELD(keysift_problem, tiles) + FIELD(keysift_problem, kv_tiles);
+  said += FIELD(keysift_problem, queries) + FIELD(keysift_problem, keys) + FIELD(keysift_problem, key_width);
+  said += FIELD(keysift_problem, value_width) + FIELD(keysift_problem, dtype) + FIELD(keysift_problem, flags);
+  said += FIELD(keysift_problem, q) + FIELD(keysift_problem, k) + FIELD(keysift_problem, v);
+  said += FIELD(keysift_problem, q_at) + FIELD(keysift_problem, k_at) + FIELD(keysift_problem, k_begin);
+  said += FIELD(keysift_problem, window) + FIELD(keysift_problem, reach) + FIELD(keysift_problem, acceptance);
+  said += FIELD(keysift_problem, w_th);
+  said += "\n" + words("keysift_gradients", sizeof(keysift_gradients));
+  said += FIELD(keysift_gradients, dq) + FIELD(keysift_gradients, dk) + FIELD(keysift_gradients, dv);
+  said += FIELD(keysift_gradients, dwindow) + FIELD(keysift_gradients, dreach) + FIELD(keysift_gradients, dacceptance);
+  return said;
+}
+
+}  // namespace
+
+const char* keysift_layout(void) {
+  static const std::string said = layout();
+  return said.c_str();
+}
