@@ -1,0 +1,116 @@
+"""Loss of texts and by position, and what heads accept: each against the plain computation on a small case."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from keysift.evaluate.losses import summarise, token_losses
+from keysift.evaluate.positions import losses_by_position, points, stretches
+from keysift.evaluate.tiles import heads
+from keysift.models.multiscreen import Multiscreen, MultiscreenConfig
+from keysift.models.transformer import Transformer, TransformerConfig
+from keysift.nn.inference import Inference
+from keysift.nn.tap import trace
+from tests.refusals import refuses
+
+MODEL = Multiscreen(MultiscreenConfig.psi(3, vocab_size=20), torch.Generator().manual_seed(1)).eval()
+TEXT = np.random.default_rng(0).integers(0, 20, 53)
+
+
+def alone(start: int, end: int) -> np.ndarray:
+    """Nats of the tokens after each of [start, end), read as one row."""
+    ids = torch.from_numpy(TEXT)
+    with torch.no_grad():
+        logits = MODEL(ids[None, start:end])[0]
+    return F.cross_entropy(logits, ids[start + 1 : end + 1], reduction="none").numpy()
+
+
+@pytest.mark.parametrize("stride", [1, 5, 16])
+@pytest.mark.parametrize("batch_tokens", [16, 1000])
+def test_every_token_is_scored_once_with_its_past(stride: int, batch_tokens: int) -> None:
+    scored: list[int] = []
+    found = token_losses(MODEL, TEXT, context=16, stride=stride, batch_tokens=batch_tokens, on_tokens=scored.append)
+    wanted = np.zeros(52, np.float32)
+    done = 0
+    for start in range(0, 52, stride):
+        end = min(start + 16, 52)
+        if end > done:
+            wanted[done:end] = alone(start, end)[done - start :]
+            done = end
+    np.testing.assert_allclose(found, wanted, atol=2e-5)
+    assert scored[-1] == 52
+
+
+def test_a_short_text_is_one_window() -> None:
+    np.testing.assert_allclose(token_losses(MODEL, TEXT, context=200), alone(0, 52), atol=2e-5)
+
+
+def test_bits_of_a_text() -> None:
+    told = summarise(np.array([math.log(2), 3 * math.log(2)], np.float32), text_bytes=8, context=4, stride=2)
+    assert told.nats == pytest.approx(2 * math.log(2))
+    assert told.bits_per_byte == pytest.approx(0.5)
+    assert (told.tokens, told.bytes) == (2, 8)
+
+
+def test_loss_by_position_is_the_loss_of_the_middle() -> None:
+    rows = stretches([TEXT, TEXT[:10]], 40)
+    assert len(rows) == 1
+    assert rows[0].tolist() == TEXT[6:47].tolist()
+    losses = losses_by_position(MODEL, rows, settings={"as trained": Inference()})["as trained"]
+    np.testing.assert_allclose(losses[0], alone(6, 46), atol=2e-5)
+    at_20, at_40 = points({"as trained": losses}, (20, 40))
+    assert at_20.nats == pytest.approx(losses[0, 17:22].mean(), abs=1e-6)
+    assert at_40.nats == pytest.approx(losses[0, 35:40].mean(), abs=1e-6)
+    assert at_20.error == 0.0
+
+
+def test_the_error_is_over_documents() -> None:
+    losses = np.array([[1.0, 1.0], [3.0, 3.0]], np.float32)
+    (point,) = points({"a": losses}, (1,))
+    assert (point.nats, point.documents) == (2.0, 2)
+    assert point.error == pytest.approx(1.0)
+
+
+def test_settings_are_series_of_their_own() -> None:
+    model = Multiscreen(MultiscreenConfig(vocab_size=20, depth=2, tiles=2, width=8)).eval()
+    settings = {"as trained": Inference(), "windows expanded": Inference(expand_windows_beyond=4)}
+    with torch.no_grad():
+        for layer in model.layers:
+            layer.tiles.scalars.s_w.fill_(2.0)
+            layer.tiles.scalars.s_r.fill_(4.0)
+            layer.tiles.s_O.fill_(2.0)
+    losses = losses_by_position(model, [TEXT], settings=settings)
+    assert not np.allclose(losses["as trained"], losses["windows expanded"])
+
+
+def test_heads_count_what_the_weights_say() -> None:
+    tokens = torch.from_numpy(TEXT)[None]
+    with trace(MODEL, "layers.1.tiles.relevance") as seen, torch.no_grad():
+        MODEL(tokens)
+    weights = seen["layers.1.tiles.relevance"][0, 2]
+    one = next(head for head in heads(MODEL, tokens) if (head.layer, head.head) == (1, 2))
+    assert one.window == pytest.approx(257, rel=1e-5)
+    assert one.acceptance == pytest.approx(0.5)
+    assert one.accepted == pytest.approx((weights != 0).sum().item() / (53 * 54 / 2))
+    assert one.nothing == pytest.approx((weights == 0).all(-1).float().mean().item())
+    assert one.mass == pytest.approx(weights.sum(-1).mean().item(), rel=1e-5)
+
+
+def test_heads_of_a_transformer_have_no_window() -> None:
+    model = Transformer(TransformerConfig(vocab_size=20, depth=1, heads=2, width=8)).eval()
+    first = heads(model, torch.from_numpy(TEXT)[None])[0]
+    assert (first.window, first.acceptance) == (None, None)
+    assert first.accepted == pytest.approx(1.0)
+    assert first.mass == pytest.approx(1.0, abs=1e-5)
+
+
+def test_refusals() -> None:
+    with refuses("stride must lie between 1 and the context of 8"):
+        token_losses(MODEL, TEXT, context=8, stride=9)
+    with refuses("at least 2 tokens"):
+        token_losses(MODEL, TEXT[:1], context=8)
+    with refuses("no document has the 101 tokens"):
+        stretches([TEXT], 100)
