@@ -30,7 +30,7 @@ class Fault(NamedTuple):
 
 
 FAULTS = [
-    Fault("MiPE without pi", "mechanisms/parts.py", "gamma / (2 * w)", "gamma / (2 * math.pi * w)", SCREENING),
+    Fault("MiPE without pi", "mechanisms/screening.py", "gamma / (2 * w)", "gamma / (2 * math.pi * w)", SCREENING),
     Fault(
         "positions wrapped modulo the window",
         "mechanisms/screening.py",
@@ -40,7 +40,7 @@ FAULTS = [
     ),
     Fault(
         "angles in fp32 without reduction",
-        "mechanisms/parts.py",
+        "mechanisms/screening.py",
         "(2 * math.pi * (turns - turns.detach().floor())).to(x.dtype)",
         "2 * math.pi * turns.to(torch.float32).to(x.dtype)",
         SCREENING,
@@ -72,7 +72,7 @@ FAULTS = [
     ),
     Fault(
         "window one position short",
-        "mechanisms/parts.py",
+        "mechanisms/screening.py",
         "(distance < window)",
         "(distance < window - 1)",
         SCREENING,
@@ -81,8 +81,8 @@ FAULTS = [
     Fault(
         "no gradient for the window",
         "mechanisms/screening.py",
-        "parts.mipe_rate(window.double()",
-        "parts.mipe_rate(window.double().detach()",
+        "mipe_rate(window.double()",
+        "mipe_rate(window.double().detach()",
         GRADIENTS,
         "screening",
     ),
@@ -97,8 +97,8 @@ FAULTS = [
     Fault(
         "screening rows normalised",
         "mechanisms/screening.py",
-        "return torch.where(rows.keep_BHTS, a_BHTS, 0.0)",
-        "return parts.share(torch.where(rows.keep_BHTS, a_BHTS, 0.0))",
+        "return trim(x_BHTS, acceptance) * fade(distance_BHTS, reach)",
+        "return parts.share(trim(x_BHTS, acceptance) * fade(distance_BHTS, reach))",
         PROMISES,
         "screening-ABSOLUTE",
     ),
@@ -112,11 +112,19 @@ FAULTS = [
     ),
     Fault(
         "empty rows attend to everything",
-        "mechanisms/parts.py",
-        "p = torch.exp(x.masked_fill(~keep, -math.inf) - visible_max(x, keep))",
-        "p = torch.exp(x.masked_fill(~keep, -1e9) - x.masked_fill(~keep, -1e9).amax(-1, keepdim=True))",
+        "kernels/dense.py",
+        "return torch.where(keep, mechanism.rule.weigh(maps, visible, apply), 0.0)",
+        "return mechanism.rule.weigh(maps, visible, apply)",
         GRADIENTS,
-        "see_nothing and softmax",
+        "see_nothing and sigmoid",
+    ),
+    Fault(
+        "empty rows give scalars NaN",
+        "mechanisms/parts.py",
+        "m = torch.where(top == -math.inf, 0.0, top)",
+        "m = top",
+        GRADIENTS,
+        "see_nothing and differential",
     ),
     Fault(
         "keys repeated before pairing",
@@ -128,9 +136,9 @@ FAULTS = [
     ),
     Fault(
         "masked keys count in Softpick",
-        "mechanisms/relu_exp.py",
-        "    x = torch.where(rows.keep_BHTS, x, 0.0)\n    above",
-        "    x = torch.where(rows.keep_BHTS, x, -100.0)\n    above",
+        "mechanisms/rules.py",
+        "total = torch.where(keep, apply(self.bottom, x, m), 0.0)",
+        "total = torch.where(keep, apply(self.bottom, x, m), torch.exp(-m))",
         ORACLES,
         "softpick",
     ),
@@ -145,14 +153,14 @@ FAULTS = [
     Fault(
         "the sink scaled like a score",
         "mechanisms/sink.py",
-        "also=torch.exp(sink - m)",
-        "also=torch.exp(0.35 * sink - m)",
+        "return sink\n",
+        "return 0.35 * sink\n",
         ORACLES,
         "sink",
     ),
     Fault(
         "visible keys counted as all keys",
-        "mechanisms/spec.py",
+        "mechanisms/rules.py",
         "return self.keep_BHTS.sum(-1, keepdim=True)",
         "return self.keep_BHTS.new_full((1,), self.keep_BHTS.shape[-1], dtype=torch.int64)",
         ORACLES,

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from keysift.mechanisms import parts, screening
+from keysift.mechanisms import screening
 from keysift.models import language, presets
 from keysift.nn import cache as caches
 from keysift.nn import embedding, read, scalars, store, tile
@@ -36,8 +36,8 @@ def far_oracle() -> None:
 
 
 def mipe_without_pi(patch: Patch) -> None:
-    rate = parts.mipe_rate
-    patch.setattr(parts, "mipe_rate", lambda window, threshold: rate(window, threshold) / math.pi)
+    rate = screening.mipe_rate
+    patch.setattr(screening, "mipe_rate", lambda window: rate(window) / math.pi)
 
 
 def positions_wrapped(patch: Patch) -> None:
@@ -145,8 +145,8 @@ def expansion_of_every_window(patch: Patch) -> None:
 
 
 def window_off_by_one(patch: Patch) -> None:
-    fade = parts.fade
-    patch.setattr(screening.parts, "fade", lambda distance, window: fade(distance, window + 1))
+    fade = screening.fade
+    patch.setattr(screening, "fade", lambda distance, window: fade(distance, window + 1))
 
 
 def ring_read_as_it_lies(patch: Patch) -> None:
@@ -249,6 +249,6 @@ def test_a_causality_check_on_closed_inputs_refuses_to_pass() -> None:
 
 def test_a_rotation_check_that_sees_no_rotation_refuses_to_pass(monkeypatch: Patch) -> None:
     """An identity test at position 0 cannot fail; with the rotation away, ours does, wherever it starts."""
-    monkeypatch.setattr(parts, "turn", lambda x, turns: x)
+    monkeypatch.setattr(screening, "turn", lambda x, turns: x)
     with pytest.raises(AssertionError):
         checks.positions_matter(at=(0,))

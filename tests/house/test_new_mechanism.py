@@ -11,14 +11,14 @@ from tests.house.seeded import run_tests
 ROOT = Path(__file__).parent.parent.parent
 TOY = '''"""Toy: the square of what is positive, capped at one. Letters: B batch, H heads, T queries, S keys."""
 
-import torch
 from torch import Tensor
 
-from keysift.mechanisms.spec import Mechanism, Promise, Rows
+from keysift.mechanisms.rules import Pointwise
+from keysift.mechanisms.spec import Mechanism, Promise
 
 
-def weigh(x_BHTS: Tensor, rows: Rows) -> Tensor:
-    return torch.where(rows.keep_BHTS, x_BHTS.clamp(0, 1).square(), 0.0)
+def judge(x_BHTS: Tensor, distance_BHTS: Tensor) -> Tensor:
+    return x_BHTS.clamp(0, 1).square()
 
 
 TOY = Mechanism(
@@ -27,7 +27,7 @@ TOY = Mechanism(
     source="this test",
     page="toy",
     formula="w = min(max(x, 0), 1)^2",
-    weigh=weigh,
+    rule=Pointwise(judge=judge),
     holds=frozenset(Promise)
     - {
         Promise.SUMS_TO_ONE,

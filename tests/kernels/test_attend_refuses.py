@@ -9,6 +9,7 @@ import keysift
 from keysift.kernels.attend import BACKENDS, Backend, attend, explain
 from keysift.kernels.native import Code, Reason
 from keysift.kernels.weights import weights
+from keysift.mechanisms.rules import Pointwise
 from keysift.mechanisms.spec import Mechanism, Per, Scalar, find
 from tests.refusals import refuses
 
@@ -156,14 +157,14 @@ def test_weights_refuses(match: str, given: dict[str, Any]) -> None:
 
 
 def test_a_mechanism_must_list_the_scalars_it_asks_for() -> None:
-    def weigh(x: torch.Tensor, rows: object, *, heat: torch.Tensor) -> torch.Tensor:
+    def judge(x: torch.Tensor, distance: torch.Tensor, *, heat: torch.Tensor) -> torch.Tensor:
         return heat * x
 
     spec: dict[str, Any] = {"name": "toy", "title": "", "source": "", "page": "", "formula": "", "holds": frozenset()}
-    with refuses("toy: weigh asks for heat, which its scalars do not list; add a Scalar"):
-        Mechanism(weigh=weigh, **spec)
+    with refuses("toy: judge asks for heat, which its scalars do not list; add a Scalar"):
+        Mechanism(rule=Pointwise(judge=judge), **spec)
     heat = Scalar(name="heat", meaning="how hot", per=Per.LAYER, probes=(1.0,))
-    assert Mechanism(weigh=weigh, scalars=(heat,), **spec).scalar("heat") is heat
+    assert Mechanism(rule=Pointwise(judge=judge), scalars=(heat,), **spec).scalar("heat") is heat
 
 
 def test_names_are_registered_once() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from keysift.kernels.weights import weights
-from keysift.mechanisms import parts
+from keysift.mechanisms import screening
 
 X = [2.0, 1.0, 0.5, -1.0]
 Y = [0.0, 1.0, 0.0, 0.5]
@@ -68,17 +68,17 @@ def test_screening(acceptance: float, expected: list[float]) -> None:
 
 
 def test_softmask() -> None:
-    got = parts.fade(torch.arange(5), torch.tensor(4.5, dtype=torch.float64))
+    got = screening.fade(torch.arange(5), torch.tensor(4.5, dtype=torch.float64))
     assert got.tolist() == pytest.approx([1, 0.883022, 0.586824, 0.25, 0.030154], abs=6e-7)
 
 
 def test_tanh_norm() -> None:
-    got = parts.tanh_norm(torch.tensor([0.3, 0.4], dtype=torch.float64))
+    got = screening.tanh_norm(torch.tensor([0.3, 0.4], dtype=torch.float64))
     assert got.tolist() == pytest.approx([0.277270, 0.369694], abs=6e-7)
 
 
 def test_mipe_angle() -> None:
-    rate = parts.mipe_rate(torch.tensor([10.0, 256.0, 300.0, math.inf], dtype=torch.float64), 256.0)
+    rate = screening.mipe_rate(torch.tensor([10.0, 256.0, 300.0, math.inf], dtype=torch.float64))
     assert (2 * math.pi * rate).tolist() == pytest.approx([0.312978, 0, 0, 0], abs=6e-7)
 
 

@@ -100,7 +100,7 @@ def test_window_expansion_keeps_the_learned_rotation() -> None:
     q, k, v = near(1, 1, 9), near(1, 1, 9, seed=1), near(1, 1, 9, seed=2)
     _, plain = run(q, k, v, window=4.5, acceptance=0.9)
     _, expanded = run(q, k, v, window=4.5, acceptance=0.9, reach=math.inf)
-    fade = parts.fade(torch.arange(9)[:, None] - torch.arange(9), torch.tensor(4.5, dtype=F64))
+    fade = screening.fade(torch.arange(9)[:, None] - torch.arange(9), torch.tensor(4.5, dtype=F64))
     torch.testing.assert_close(expanded * fade, plain)
     assert (expanded > plain).any()
 

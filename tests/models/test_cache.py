@@ -8,7 +8,8 @@ import torch
 
 from keysift.kernels.attend import only
 from keysift.mechanisms import MECHANISMS, find, register
-from keysift.mechanisms.spec import Promise, Rows
+from keysift.mechanisms.rules import RowMap
+from keysift.mechanisms.spec import Promise
 from keysift.models.language import LanguageModel
 from keysift.models.transformer import TransformerConfig
 from keysift.nn.inference import Inference
@@ -245,11 +246,12 @@ def test_memory() -> None:
 def peeking() -> Iterator[str]:
     """Softmax over the queries that see a key: a later query changes an earlier output."""
 
-    def weigh(x_BHTS: torch.Tensor, rows: Rows) -> torch.Tensor:
-        return x_BHTS.masked_fill(~rows.keep_BHTS, -torch.inf).softmax(-2).nan_to_num(0.0)
+    def weigh(x_BHTS: torch.Tensor, keep_BHTS: torch.Tensor) -> torch.Tensor:
+        return x_BHTS.masked_fill(~keep_BHTS, -torch.inf).softmax(-2).nan_to_num(0.0)
 
     softmax = find("softmax")
-    register(dataclasses.replace(softmax, name="peeking", weigh=weigh, holds=softmax.holds - {Promise.CAUSAL}))
+    holds = softmax.holds - {Promise.CAUSAL}
+    register(dataclasses.replace(softmax, name="peeking", rule=RowMap(weigh_row=weigh), holds=holds))
     yield "peeking"
     MECHANISMS.remove("peeking")
 

@@ -13,19 +13,18 @@ from torch.utils.checkpoint import checkpoint
 
 from keysift.kernels import dense
 from keysift.kernels.call import Call, part
-from keysift.mechanisms.spec import Per, Promise, Rows
+from keysift.mechanisms.rules import Pointwise, Visible
+from keysift.mechanisms.spec import Per
 
 BLOCK = 256
 SMALL = 512 * 512  # queries x keys up to which the whole is one block's work
 
 
 def declines(call: Call, return_weights: bool) -> str | None:
-    if Promise.ABSOLUTE not in call.mechanism.holds:
+    if not isinstance(call.mechanism.rule, Pointwise):
         return f"{call.mechanism.name} weighs keys against each other, so blocks of keys do not add up"
     if return_weights:
         return "it never forms the weights as a whole"
-    if call.mechanism.maps > 1:
-        return "it reads one map a head"
     return None
 
 
@@ -85,10 +84,10 @@ def _pair(
     v: Tensor,
 ) -> Tensor:
     x = call.scale * (q @ k.mT)
-    seen = call.rows(rows, keys)
+    seen = call.visible(rows, keys)
     if call.bias is not None:
         x = x + _of(heads, part(call.bias, rows, keys)).to(x.dtype)
-    near = Rows(_of(heads, seen.keep_BHTS), _of(heads, seen.distance_BHTS))
+    near = Visible(_of(heads, seen.keep_BHTS), _of(heads, seen.distance_BHTS))
     own = {name: _scalar(call, name, value, rows, keys, heads) for name, value in scalars.items()}
     return dense.weigh(call.mechanism, (x,), near, own) @ v
 

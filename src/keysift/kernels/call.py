@@ -14,7 +14,8 @@ from torch import Tensor
 from keysift.core import shapes
 from keysift.core.errors import ShapeError, UnknownNameError, UnsupportedError
 from keysift.core.registry import nearest
-from keysift.mechanisms.spec import Mechanism, Per, Rows, Site
+from keysift.mechanisms.rules import Visible
+from keysift.mechanisms.spec import Mechanism, Per, Site
 
 Value = Tensor | float
 Scalars = Mapping[str, Value]
@@ -48,13 +49,13 @@ class Call:
             return False
         return all(bool((x.diff(dim=-1) == 1).all()) for x in (self.at, self.key_at))
 
-    def rows(self, queries: slice = slice(None), keys: slice = slice(None)) -> Rows:
+    def visible(self, queries: slice = slice(None), keys: slice = slice(None)) -> Visible:
         """Who sees whom in a part of the call; formed on demand, so that no backend must hold all of T x S."""
         distance = self.at[..., queries, None] - self.key_at[..., None, keys]
         seen = distance >= 0 if self.causal else torch.ones_like(distance, dtype=torch.bool)
         if self.keep is not None:
             seen = seen & part(self.keep, queries, keys)
-        return Rows(seen, distance)
+        return Visible(seen, distance)
 
 
 def part(tensor: Tensor, queries: slice, keys: slice) -> Tensor:

@@ -5,16 +5,18 @@ Letters: B batch, H heads, G key heads, M maps, T queries, S keys, K key width, 
 
 from collections.abc import Callable, Mapping
 
+import torch
 from torch import Tensor
 
 from keysift.kernels.call import Call, carrier
-from keysift.mechanisms.spec import Mechanism, Per, Rows
+from keysift.mechanisms.rules import Visible
+from keysift.mechanisms.spec import Mechanism, Per
 
 
 def run(call: Call) -> tuple[Tensor, Tensor]:
     """Output B H T V and weights B H T S, in the type of the inputs."""
     q, k, v, scalars = prepare(call)
-    weights = weigh(call.mechanism, _scores(call, q, k), call.rows(), scalars)
+    weights = weigh(call.mechanism, _scores(call, q, k), call.visible(), scalars)
     out = finish(call.mechanism, weights @ v, scalars)
     return out.to(call.v.dtype), weights.to(call.v.dtype)
 
@@ -33,8 +35,15 @@ def finish(mechanism: Mechanism, out: Tensor, scalars: Mapping[str, Tensor]) -> 
     return out
 
 
-def weigh(mechanism: Mechanism, scores: tuple[Tensor, ...], rows: Rows, scalars: Mapping[str, Tensor]) -> Tensor:
-    return mechanism.weigh(*scores, rows, **_pick(mechanism, mechanism.weigh, scalars))
+def weigh(mechanism: Mechanism, scores: tuple[Tensor, ...], visible: Visible, scalars: Mapping[str, Tensor]) -> Tensor:
+    """The one place where the mask is applied: before the rule, so that nothing hidden is read, and after it."""
+    keep = visible.keep_BHTS
+    maps = tuple(torch.where(keep, x, 0.0) for x in scores)
+
+    def apply(step: Callable[..., Tensor | float], *tensors: Tensor) -> Tensor:
+        return torch.as_tensor(step(*tensors, **_pick(mechanism, step, scalars)), device=keep.device)
+
+    return torch.where(keep, mechanism.rule.weigh(maps, visible, apply), 0.0)
 
 
 def _pick(mechanism: Mechanism, step: Callable[..., object], scalars: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from keysift.kernels import native
 from keysift.kernels.call import Call
 from keysift.kernels.native import Gradients, Problem, View
-from keysift.mechanisms import parts, screening
+from keysift.mechanisms import screening
 
 
 def declines(call: Call, return_weights: bool) -> str | None:
@@ -69,8 +69,8 @@ def _flags(call: Call) -> int | None:
     """Which pieces of screening the mechanism leaves out, or None if it is another mechanism."""
     mechanism = call.mechanism
     turning = {(screening.prepare,): 0, (screening.prepare_unturned,): native.NO_ROTATION}
-    norming = {(parts.tanh_norm,): 0, (): native.NO_TANH}
-    if mechanism.weigh is not screening.weigh:
+    norming = {(screening.tanh_norm,): 0, (): native.NO_TANH}
+    if mechanism.rule != screening.SCREENING.rule:
         return None
     if mechanism.prepare not in turning or mechanism.finish not in norming:
         return None

@@ -10,7 +10,8 @@ from keysift.core.errors import RangeError, ShapeError
 from keysift.kernels import dense
 from keysift.kernels.call import Scalars, align
 from keysift.mechanisms import find
-from keysift.mechanisms.spec import Mechanism, Rows, Site
+from keysift.mechanisms.rules import Visible
+from keysift.mechanisms.spec import Mechanism, Site
 
 
 def weights(
@@ -48,10 +49,10 @@ def weights(
     away = torch.zeros_like(x, dtype=torch.int64) if distance is None else torch.as_tensor(distance, device=x.device)
     for name, mask in (("keep", kept), ("distance", away)):
         shapes.broadcastable(name, mask, "." * x.ndim, x.shape)
-    rows = Rows(_as_row(kept.expand(x.shape)), _as_row(away.expand(x.shape)))
+    visible = Visible(_as_row(kept.expand(x.shape)), _as_row(away.expand(x.shape)))
     aligned = align(found, scalars, Site(), dict.fromkeys("BHGTSV", 1), carry=x.dtype, device=x.device)
     maps = (_as_row(x), _as_row(y.expand(x.shape)))[: found.maps]
-    return dense.weigh(found, maps, rows, aligned).reshape(x.shape)
+    return dense.weigh(found, maps, visible, aligned).reshape(x.shape)
 
 
 def as_scores(mechanism: Mechanism, numbers: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from keysift.mechanisms.entmax import ALPHA_ENTMAX, ENTMAX15, SPARSEMAX
 from keysift.mechanisms.minus_constant import SOFTMAX_MINUS_CONSTANT, SOFTMAX_MINUS_UNIFORM
 from keysift.mechanisms.rela import RELA
 from keysift.mechanisms.relu_exp import RELU_EXP, RELU_EXP_NORMALISED, SOFTPICK
-from keysift.mechanisms.relu_power import RELU_VISIBLE, relu_power
+from keysift.mechanisms.relu_power import RELU, RELU_SQUARED, RELU_VISIBLE
 from keysift.mechanisms.screening import SCREENING
 from keysift.mechanisms.sigmoid import SIGMOID, SIGMOID_VISIBLE
 from keysift.mechanisms.sink import SOFTMAX1, SOFTMAX_SINK
@@ -49,8 +49,8 @@ register(SOFTMAX1)
 register(SOFTMAX_SINK)
 register(SIGMOID)
 register(SIGMOID_VISIBLE)
-register(relu_power(1))
-register(relu_power(2))
+register(RELU)
+register(RELU_SQUARED)
 register(RELU_VISIBLE)
 register(RELA)
 register(SSMAX)

@@ -12,14 +12,15 @@ Letters: B batch, H heads, T queries, S keys.
 """
 
 import math
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from keysift.mechanisms import parts
-from keysift.mechanisms.spec import Mechanism, Per, Promise, Rows, Scalar, constant
+from keysift.mechanisms.rules import Softmax, TwoSoftmaxes
+from keysift.mechanisms.spec import Constant, Mechanism, Per, Promise, Scalar, Site
 
 _SOURCE = "public discussion of arXiv:2410.05258v2"
 _TWO_PASS = "both normalisers are needed before the comparison"
@@ -39,31 +40,33 @@ _CUT = frozenset(
 )
 
 
-def _lam() -> Scalar:
-    return Scalar(
-        name="lam",
-        meaning="the weight of the second map in the comparison",
-        per=Per.HEAD,
-        # A learned lam stays in its range: softplus(log(e^0.5 - 1)) = 0.5.
-        init=constant(math.log(math.expm1(0.5))),
-        link=lambda raw, site: softplus(raw),
-        above=0.0,
-        above_allowed=True,
-        probes=(0.0, 0.5, 1.0, 1.6),
-    )
+def _softplus(raw: Tensor, site: Site) -> Tensor:
+    return softplus(raw)
 
 
-def _maps(x: Tensor, y: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-    return parts.softmax(x, rows.keep_BHTS), parts.softmax(y, rows.keep_BHTS)
+LAM = Scalar(
+    name="lam",
+    meaning="the weight of the second map in the comparison",
+    per=Per.HEAD,
+    # A learned lam stays in its range: softplus(log(e^0.5 - 1)) = 0.5.
+    init=Constant(math.log(math.expm1(0.5))),
+    link=_softplus,
+    above=0.0,
+    above_allowed=True,
+    probes=(0.0, 0.5, 1.0, 1.6),
+)
+
+
+def above(a_BHTS: Tensor, b_BHTS: Tensor, *, lam: Tensor) -> Tensor:
+    return (a_BHTS - lam * b_BHTS).clamp_min(0)
+
+
+def below(a_BHTS: Tensor, b_BHTS: Tensor, *, lam: Tensor) -> Tensor:
+    return (a_BHTS - lam * b_BHTS).clamp_max(0)
 
 
 def rectified_difference(rectify: Literal["max", "min"] = "max") -> Mechanism:
     """`max` keeps what the first map has more of; `min` is the proposal's own text, kept for the record."""
-
-    def weigh(x_BHTS: Tensor, y_BHTS: Tensor, rows: Rows, *, lam: Tensor) -> Tensor:
-        a, b = _maps(x_BHTS, y_BHTS, rows)
-        return (a - lam * b).clamp_min(0) if rectify == "max" else (a - lam * b).clamp_max(0)
-
     negative = {Promise.NONNEGATIVE, Promise.HULL_WITH_ZERO}
     return Mechanism(
         name="rectified_difference" if rectify == "max" else "rectified_difference_min",
@@ -71,10 +74,9 @@ def rectified_difference(rectify: Literal["max", "min"] = "max") -> Mechanism:
         source=_SOURCE,
         page="difference",
         formula=f"w = {rectify}(0, softmax(x) - lam softmax(y))",
-        weigh=weigh,
-        maps=2,
+        rule=TwoSoftmaxes(combine=above if rectify == "max" else below),
         key_maps=2,
-        scalars=(_lam(),),
+        scalars=(LAM,),
         holds=_CUT if rectify == "max" else _CUT - negative,
         notes={
             Promise.SINGLE_PASS: _TWO_PASS,
@@ -107,38 +109,39 @@ def _step(x: Tensor, surrogate_temperature: float | None) -> Tensor:
     return _StraightThrough.apply(x, surrogate_temperature)  # type: ignore[no-any-return,no-untyped-call]
 
 
+@dataclass(frozen=True)
+class Gate:
+    """a H(a - lam b); with a surrogate temperature H has the slope of a sigmoid backward."""
+
+    surrogate_temperature: float | None = None
+
+    def __call__(self, a_BHTS: Tensor, b_BHTS: Tensor, *, lam: Tensor) -> Tensor:
+        return a_BHTS * _step(a_BHTS - lam * b_BHTS, self.surrogate_temperature)
+
+
 def heaviside_gate(*, surrogate_temperature: float | None = None, renormalise: bool = False) -> Mechanism:
     """A hard gate on the comparison. With a surrogate temperature the second map and lam learn straight through."""
-
-    def weigh(x_BHTS: Tensor, y_BHTS: Tensor, rows: Rows, *, lam: Tensor) -> Tensor:
-        a, b = _maps(x_BHTS, y_BHTS, rows)
-        w = a * _step(a - lam * b, surrogate_temperature)
-        return parts.share(w) if renormalise else w
-
     return Mechanism(
         name="heaviside_gate_renormalised" if renormalise else "heaviside_gate",
         title="Heaviside gate, renormalised" if renormalise else "Heaviside gate",
         source=_SOURCE,
         page="difference",
         formula="w = a H(a - lam b)" + (" / its sum, or 0" if renormalise else ""),
-        weigh=weigh,
-        maps=2,
+        rule=TwoSoftmaxes(combine=Gate(surrogate_temperature), renormalise=renormalise),
         key_maps=2,
-        scalars=(_lam(),),
+        scalars=(LAM,),
         flat=frozenset({"lam"}) if surrogate_temperature is None else frozenset(),
         holds=_CUT,
         notes={Promise.SINGLE_PASS: _TWO_PASS, Promise.REFUSES_EXACTLY: _NEEDS_LAM},
     )
 
 
-def weigh_literal(x_BHTS: Tensor, y_BHTS: Tensor, rows: Rows, *, lam: Tensor) -> Tensor:
-    a, b = _maps(x_BHTS, y_BHTS, rows)
-    return a - lam * _step(a - lam * b, None)
+def literal(a_BHTS: Tensor, b_BHTS: Tensor, *, lam: Tensor) -> Tensor:
+    return a_BHTS - lam * _step(a_BHTS - lam * b_BHTS, None)
 
 
-def weigh_constant(x_BHTS: Tensor, rows: Rows, *, lam: Tensor) -> Tensor:
-    a = parts.softmax(x_BHTS, rows.keep_BHTS)
-    return torch.where(rows.keep_BHTS, a - lam, 0.0)
+def subtracted(seen_BHT1: Tensor, *, lam: Tensor) -> Tensor:
+    return lam
 
 
 HEAVISIDE_LITERAL = Mechanism(
@@ -147,10 +150,9 @@ HEAVISIDE_LITERAL = Mechanism(
     source=_SOURCE,
     page="difference",
     formula="w = a - lam H(a - lam b)",
-    weigh=weigh_literal,
-    maps=2,
+    rule=TwoSoftmaxes(combine=literal),
     key_maps=2,
-    scalars=(_lam(),),
+    scalars=(LAM,),
     holds=frozenset({Promise.BOUNDED, Promise.REFUSES_IN_LIMIT, Promise.SHIFT_INVARIANT, Promise.CAUSAL}),
     notes={
         Promise.SUMS_TO_ONE: "sums to 1 - lam * (number of keys that pass), without a lower bound as keys are added",
@@ -165,8 +167,8 @@ HEAVISIDE_CONSTANT = Mechanism(
     source=_SOURCE,
     page="difference",
     formula="w = a - lam on every visible key",
-    weigh=weigh_constant,
-    scalars=(_lam(),),
+    rule=Softmax(level=subtracted),
+    scalars=(LAM,),
     holds=frozenset({Promise.BOUNDED, Promise.SHIFT_INVARIANT, Promise.CAUSAL, Promise.SINGLE_PASS}),
     notes={Promise.SUMS_TO_ONE: "sums to 1 - lam n"},
 )

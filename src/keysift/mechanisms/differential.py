@@ -11,7 +11,7 @@ Version 2 (Microsoft, technical blog of 20 January 2026): the two query maps of 
     o = (softmax(x) - lam softmax(y)) v,   lam = sigmoid of a projection of the query's token
 
 Maps of a head are neighbours: query heads 2h and 2h + 1, and in version 1 key heads 2g and 2g + 1.
-Letters: B batch, H heads, T queries, S keys, V value width.
+Letters: B batch, H heads, T queries, V value width.
 """
 
 import math
@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from keysift.mechanisms import parts
-from keysift.mechanisms.spec import Mechanism, Per, Promise, Rows, Scalar, Site
+from keysift.mechanisms.rules import Softmax
+from keysift.mechanisms.spec import Mechanism, Per, Promise, Scalar, Site, sigmoid
 
 _EPS = 1e-5
 _HOLDS = frozenset({Promise.BOUNDED, Promise.SHIFT_INVARIANT, Promise.CAUSAL, Promise.SINGLE_PASS})
@@ -41,9 +42,16 @@ def _lam(raw: Tensor, site: Site) -> Tensor:
     return lam
 
 
-def weigh(x_BHTS: Tensor, y_BHTS: Tensor, rows: Rows, *, lam: Tensor) -> Tensor:
-    keep = rows.keep_BHTS
-    return parts.softmax(x_BHTS, keep) - lam * parts.softmax(y_BHTS, keep)
+def _constant(site: Site, generator: torch.Generator | None) -> Tensor:
+    return torch.tensor(lam_init(site), dtype=torch.float64)
+
+
+def _ones(site: Site, generator: torch.Generator | None) -> Tensor:
+    return torch.ones(site.value_width, dtype=torch.float64)
+
+
+def share(*, lam: Tensor) -> Tensor:
+    return lam
 
 
 def finish(out_BHTV: Tensor, *, lam_init: Tensor, gain: Tensor) -> Tensor:
@@ -56,9 +64,8 @@ DIFFERENTIAL_V1 = Mechanism(
     source="arXiv:2410.05258v2",
     page="differential",
     formula="w = softmax(x) - lam softmax(y); output RMS-normalised per head",
-    weigh=weigh,
+    rule=Softmax(share=share),
     finish=(finish,),
-    maps=2,
     key_maps=2,
     scalars=(
         Scalar(
@@ -73,7 +80,7 @@ DIFFERENTIAL_V1 = Mechanism(
             name="lam_init",
             meaning="the layer's constant that sets the output length",
             per=Per.LAYER,
-            init=lambda site, generator: torch.tensor(lam_init(site), dtype=torch.float64),
+            init=_constant,
             learned=False,
             probes=(0.2,),
         ),
@@ -81,7 +88,7 @@ DIFFERENTIAL_V1 = Mechanism(
             name="gain",
             meaning="the RMSNorm gain of each value channel",
             per=Per.CHANNEL,
-            init=lambda site, generator: torch.ones(site.value_width, dtype=torch.float64),
+            init=_ones,
             probes=(1.0,),
         ),
     ),
@@ -99,14 +106,13 @@ DIFFERENTIAL_V2 = Mechanism(
     source="Microsoft technical blog, 20 January 2026",
     page="differential",
     formula="w = softmax(x) - lam softmax(y), lam in [0, 1] per token and head",
-    weigh=weigh,
-    maps=2,
+    rule=Softmax(share=share),
     scalars=(
         Scalar(
             name="lam",
             meaning="the share of the second map that is subtracted",
             per=Per.QUERY,
-            link=lambda raw, site: raw.sigmoid(),
+            link=sigmoid,
             above=0.0,
             above_allowed=True,
             up_to=1.0,

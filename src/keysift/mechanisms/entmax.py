@@ -5,7 +5,7 @@
 
 sparsemax: alpha = 2 (arXiv:1602.02068v2). entmax-1.5 and any alpha: arXiv:1905.05702v2; learned: arXiv:1909.00015v2.
 Scores are shifted so that the visible maximum is 0; then a key at or below -1 / (alpha - 1) is outside the support,
-and masked keys are put there.
+and keys that take no part are put there.
 
 Letters: B batch, H heads, T queries, S keys.
 """
@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from keysift.mechanisms import parts
-from keysift.mechanisms.spec import Mechanism, Per, Promise, Rows, Scalar
+from keysift.mechanisms.rules import Threshold
+from keysift.mechanisms.spec import Mechanism, Per, Promise, Scalar, Site
 
 Solve = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -28,7 +29,7 @@ def solve_sparsemax(x: Tensor, keep: Tensor, alpha: Tensor) -> Tensor:
     top = z.sort(-1, descending=True).values
     k = torch.arange(1, z.shape[-1] + 1, dtype=z.dtype, device=z.device)
     total = top.cumsum(-1)
-    size = (1 + k * top > total).sum(-1, keepdim=True)
+    size = (1 + k * top > total).sum(-1, keepdim=True).clamp_min(1)  # none only where a visible score is NaN
     tau = (total.gather(-1, size - 1) - 1) / size
     return (z - tau).clamp_min(0)
 
@@ -41,7 +42,7 @@ def solve_entmax15(x: Tensor, keep: Tensor, alpha: Tensor) -> Tensor:
     mean = top.cumsum(-1) / k
     spread = k * (top.square().cumsum(-1) / k - mean.square())
     tau = mean - ((1 - spread) / k).clamp_min(0).sqrt()
-    size = (tau <= top).sum(-1, keepdim=True)
+    size = (tau <= top).sum(-1, keepdim=True).clamp_min(1)
     return (z - tau.gather(-1, size - 1)).clamp_min(0).square()
 
 
@@ -87,16 +88,33 @@ def _entmax(x: Tensor, keep: Tensor, alpha: Tensor, solve: Solve) -> Tensor:
     return _Entmax.apply(x, keep.expand(x.shape), alpha, solve)  # type: ignore[no-any-return,no-untyped-call]
 
 
-def weigh_sparsemax(x_BHTS: Tensor, rows: Rows) -> Tensor:
-    return _entmax(x_BHTS, rows.keep_BHTS, x_BHTS.new_tensor(2.0), solve_sparsemax)
+def weigh_sparsemax(x_BHTS: Tensor, keep_BHTS: Tensor) -> Tensor:
+    return _entmax(x_BHTS, keep_BHTS, x_BHTS.new_tensor(2.0), solve_sparsemax)
 
 
-def weigh_entmax15(x_BHTS: Tensor, rows: Rows) -> Tensor:
-    return _entmax(x_BHTS, rows.keep_BHTS, x_BHTS.new_tensor(1.5), solve_entmax15)
+def weigh_entmax15(x_BHTS: Tensor, keep_BHTS: Tensor) -> Tensor:
+    return _entmax(x_BHTS, keep_BHTS, x_BHTS.new_tensor(1.5), solve_entmax15)
 
 
-def weigh_alpha_entmax(x_BHTS: Tensor, rows: Rows, *, alpha: Tensor) -> Tensor:
-    return _entmax(x_BHTS, rows.keep_BHTS, alpha, solve_by_bisection)
+def weigh_alpha_entmax(x_BHTS: Tensor, keep_BHTS: Tensor, *, alpha: Tensor) -> Tensor:
+    return _entmax(x_BHTS, keep_BHTS, alpha, solve_by_bisection)
+
+
+def two() -> float:
+    return 2.0
+
+
+def one_and_a_half() -> float:
+    return 1.5
+
+
+def learned(*, alpha: Tensor) -> Tensor:
+    return alpha
+
+
+def _between_one_and_two(raw: Tensor, site: Site) -> Tensor:
+    # Kept off 1, where the power 1 / (alpha - 1) leaves fp32 no digits and sigmoid underflows into softmax.
+    return 1 + raw.sigmoid().clamp_min(0.01)
 
 
 _HOLDS = frozenset(
@@ -121,7 +139,7 @@ SPARSEMAX = Mechanism(
     source="arXiv:1602.02068v2",
     page="entmax",
     formula="w = max(x - tau, 0), sum w = 1",
-    weigh=weigh_sparsemax,
+    rule=Threshold(order=two, weigh_row=weigh_sparsemax),
     holds=_HOLDS,
     notes=_NOTES,
 )
@@ -132,7 +150,7 @@ ENTMAX15 = Mechanism(
     source="arXiv:1905.05702v2",
     page="entmax",
     formula="w = max(x / 2 - tau, 0)^2, sum w = 1",
-    weigh=weigh_entmax15,
+    rule=Threshold(order=one_and_a_half, weigh_row=weigh_entmax15),
     holds=_HOLDS,
     notes=_NOTES,
 )
@@ -143,14 +161,13 @@ ALPHA_ENTMAX = Mechanism(
     source="arXiv:1909.00015v2",
     page="entmax",
     formula="w = max((alpha - 1) x - tau, 0)^(1 / (alpha - 1)), sum w = 1",
-    weigh=weigh_alpha_entmax,
+    rule=Threshold(order=learned, weigh_row=weigh_alpha_entmax),
     scalars=(
         Scalar(
             name="alpha",
             meaning="the order of the entropy: 1 is softmax, 2 is sparsemax",
             per=Per.HEAD,
-            # Kept off 1, where the power 1 / (alpha - 1) leaves fp32 no digits and sigmoid underflows into softmax.
-            link=lambda raw, site: 1 + raw.sigmoid().clamp_min(0.01),
+            link=_between_one_and_two,
             above=1.0,
             up_to=2.0,
             probes=(1.3, 1.5, 2.0),

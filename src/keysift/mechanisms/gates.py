@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from keysift.mechanisms.spec import Mechanism, Per, Promise, Scalar
+from keysift.mechanisms.spec import Mechanism, Per, Promise, Scalar, sigmoid
 
 _SOURCE = "arXiv:2505.06708v1"
 _HULLS = frozenset({Promise.CONVEX_HULL, Promise.HULL_WITH_ZERO})
@@ -23,7 +23,7 @@ def _gate(name: str, meaning: str, per: Per) -> Scalar:
         name=name,
         meaning=meaning,
         per=per,
-        link=lambda raw, site: raw.sigmoid(),
+        link=sigmoid,
         above=0.0,
         above_allowed=True,
         up_to=1.0,

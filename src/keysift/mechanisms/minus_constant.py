@@ -3,27 +3,28 @@
     softmax_minus_constant   w = gain (softmax(x) - c)         e.g. gain 2, c 1/2
     softmax_minus_uniform    w = softmax(x) - lam / n          differential attention whose second map is uniform
 
-n counts the keys the query sees. Letters: B batch, H heads, T queries, S keys.
+n counts the keys the query sees. Letters: B batch, H heads, T queries.
 """
 
-import torch
 from torch import Tensor
 
-from keysift.mechanisms import parts
-from keysift.mechanisms.spec import Mechanism, Per, Promise, Rows, Scalar, constant
+from keysift.mechanisms.rules import Softmax
+from keysift.mechanisms.spec import Constant, Mechanism, Per, Promise, Scalar
 
 _SOURCE = "public discussion of arXiv:2410.05258v2"
 _HOLDS = frozenset({Promise.BOUNDED, Promise.SHIFT_INVARIANT, Promise.CAUSAL, Promise.SINGLE_PASS})
 
 
-def weigh_constant(x_BHTS: Tensor, rows: Rows, *, gain: Tensor, c: Tensor) -> Tensor:
-    a = parts.softmax(x_BHTS, rows.keep_BHTS)
-    return torch.where(rows.keep_BHTS, gain * (a - c), 0.0)
+def constant(seen_BHT1: Tensor, *, c: Tensor) -> Tensor:
+    return c
 
 
-def weigh_uniform(x_BHTS: Tensor, rows: Rows, *, lam: Tensor) -> Tensor:
-    a = parts.softmax(x_BHTS, rows.keep_BHTS)
-    return torch.where(rows.keep_BHTS, a - lam / rows.seen_BHT1.clamp_min(1), 0.0)
+def uniform(seen_BHT1: Tensor, *, lam: Tensor) -> Tensor:
+    return lam / seen_BHT1
+
+
+def in_front(*, gain: Tensor) -> Tensor:
+    return gain
 
 
 SOFTMAX_MINUS_CONSTANT = Mechanism(
@@ -32,13 +33,13 @@ SOFTMAX_MINUS_CONSTANT = Mechanism(
     source=_SOURCE,
     page="minus_constant",
     formula="w = gain (softmax(x) - c)",
-    weigh=weigh_constant,
+    rule=Softmax(level=constant, gain=in_front),
     scalars=(
         Scalar(
             name="gain",
             meaning="the factor in front",
             per=Per.HEAD,
-            init=constant(2.0),
+            init=Constant(2.0),
             learned=False,
             probes=(1.0, 2.0),
         ),
@@ -46,7 +47,7 @@ SOFTMAX_MINUS_CONSTANT = Mechanism(
             name="c",
             meaning="the constant subtracted from every weight",
             per=Per.HEAD,
-            init=constant(0.5),
+            init=Constant(0.5),
             learned=False,
             probes=(0.5, 1.0),
         ),
@@ -61,13 +62,13 @@ SOFTMAX_MINUS_UNIFORM = Mechanism(
     source=_SOURCE,
     page="minus_constant",
     formula="w = softmax(x) - lam / n",
-    weigh=weigh_uniform,
+    rule=Softmax(level=uniform),
     scalars=(
         Scalar(
             name="lam",
             meaning="the share of the uniform map that is subtracted",
             per=Per.HEAD,
-            init=constant(0.5),
+            init=Constant(0.5),
             probes=(0.0, 0.5, 1.0),
         ),
     ),

@@ -9,13 +9,18 @@ from torch import Tensor
 def visible_max(x: Tensor, keep: Tensor) -> Tensor:
     """Row maximum over visible keys; 0 for a row that sees nothing."""
     top = x.detach().masked_fill(~keep, -math.inf).amax(-1, keepdim=True)
-    return torch.where(top.isfinite(), top, 0.0)
+    return torch.where(top == -math.inf, 0.0, top)
 
 
-def softmax(x: Tensor, keep: Tensor) -> Tensor:
-    """Softmax over visible keys. A row that sees nothing gets zeros, not NaN and not the mean."""
-    p = torch.exp(x.masked_fill(~keep, -math.inf) - visible_max(x, keep))
-    return share(p)
+def softmax(x: Tensor, keep: Tensor, sink: Tensor | None = None) -> Tensor:
+    """Softmax over visible keys and the sink, if there is one. A row that sees nothing gets zeros, not the mean."""
+    x = x.masked_fill(~keep, -math.inf)
+    top = x.detach().amax(-1, keepdim=True)
+    if sink is not None:
+        # The sink takes part in the maximum: exp(s - max x) alone would overflow on very negative rows.
+        top = torch.maximum(top, sink.detach().to(top.dtype))
+    m = torch.where(top == -math.inf, 0.0, top)
+    return share(torch.exp(x - m), also=0.0 if sink is None else torch.exp(sink - m))
 
 
 def share(p: Tensor, also: Tensor | float = 0.0) -> Tensor:
@@ -31,46 +36,5 @@ def unit(x: Tensor, eps: float = 1e-12) -> Tensor:
     return torch.where(length > eps, x / length.clamp_min(eps), x.detach() / eps)
 
 
-def tanh_norm(h: Tensor) -> Tensor:
-    """tanh(|h|)/|h| * h, and h itself where |h| is small."""
-    square = h.square().sum(-1, keepdim=True)
-    small = square < 1e-8
-    length = torch.where(small, 1.0, square).sqrt()
-    # tanh(n)/n = 1 - n^2/3 + O(n^4): at n = 1e-4 the next term is below double precision.
-    return h * torch.where(small, 1 - square / 3, torch.tanh(length) / length)
-
-
 def rms_norm(x: Tensor, dims: tuple[int, ...], eps: float) -> Tensor:
     return x * torch.rsqrt(x.square().mean(dims, keepdim=True) + eps)
-
-
-def turn(x: Tensor, turns: Tensor) -> Tensor:
-    """Rotate coordinates (0, 1) of x by `turns` full turns; the other coordinates stay.
-
-    `turns` comes in fp64 and is reduced to one turn before it becomes an angle: at position 131,071 an fp32 angle
-    would be wrong by whole degrees.
-    """
-    angle = (2 * math.pi * (turns - turns.detach().floor())).to(x.dtype)
-    cos, sin = angle.cos(), angle.sin()
-    x0, x1 = x[..., 0], x[..., 1]
-    turned = torch.stack((x0 * cos - x1 * sin, x0 * sin + x1 * cos), dim=-1)
-    return torch.cat((turned, x[..., 2:]), dim=-1)
-
-
-def fade(distance: Tensor, window: Tensor) -> Tensor:
-    """(1 + cos(pi d / w)) / 2 for 0 <= d < w, else 0; 1 at every d >= 0 when w is infinite.
-
-    Whether a key is inside is decided on the integer distance.
-    """
-    inside = (distance >= 0) & (distance < window)
-    # The quotient is taken only inside, so no gradient comes from d / w far outside.
-    ratio = torch.where(inside, distance, 0) / window
-    return torch.where(inside, (torch.cos(math.pi * ratio) + 1) / 2, 0.0)
-
-
-def mipe_rate(window: Tensor, threshold: float) -> Tensor:
-    """Turns per position of the minimal positional encoding: gamma(w) / (2 w), and none from `threshold` on."""
-    below = window < threshold
-    w = torch.where(below, window, threshold)
-    gamma = (torch.cos(math.pi * w / threshold) + 1) / 2
-    return torch.where(below, gamma / (2 * w), 0.0)

@@ -11,13 +11,22 @@ import torch
 from torch import Tensor
 
 from keysift.mechanisms import parts
-from keysift.mechanisms.spec import Mechanism, Per, Promise, Rows, Scalar
+from keysift.mechanisms.rules import Pointwise
+from keysift.mechanisms.spec import Mechanism, Per, Promise, Scalar, Site
 
 _EPS = 1e-5
 
 
-def weigh(x_BHTS: Tensor, rows: Rows) -> Tensor:
-    return torch.where(rows.keep_BHTS, torch.relu(x_BHTS), 0.0)
+def _ones(site: Site, generator: torch.Generator | None) -> Tensor:
+    return torch.ones(site.heads, site.value_width, dtype=torch.float64)
+
+
+def _zeros(site: Site, generator: torch.Generator | None) -> Tensor:
+    return torch.zeros(site.heads, site.value_width, dtype=torch.float64)
+
+
+def judge(x_BHTS: Tensor, distance_BHTS: Tensor) -> Tensor:
+    return torch.relu(x_BHTS)
 
 
 def finish(out_BHTV: Tensor, *, gain: Tensor, gate: Tensor) -> Tensor:
@@ -30,21 +39,21 @@ RELA = Mechanism(
     source="arXiv:2104.07012v2",
     page="rela",
     formula="w = max(x, 0); output gated and RMS-normalised over all heads",
-    weigh=weigh,
+    rule=Pointwise(judge=judge),
     finish=(finish,),
     scalars=(
         Scalar(
             name="gain",
             meaning="the RMSNorm gain of each head and channel",
             per=Per.HEAD_CHANNEL,
-            init=lambda site, generator: torch.ones(site.heads, site.value_width, dtype=torch.float64),
+            init=_ones,
             probes=(1.0,),
         ),
         Scalar(
             name="gate",
             meaning="the slope of each channel's own gate",
             per=Per.HEAD_CHANNEL,
-            init=lambda site, generator: torch.zeros(site.heads, site.value_width, dtype=torch.float64),
+            init=_zeros,
             probes=(0.0, 0.7),
         ),
     ),

@@ -13,8 +13,8 @@ Letters: B batch, H heads, T queries, S keys.
 import torch
 from torch import Tensor
 
-from keysift.mechanisms import parts
-from keysift.mechanisms.spec import Mechanism, Promise, Rows
+from keysift.mechanisms.rules import Pointwise, RunningSums
+from keysift.mechanisms.spec import Mechanism, Promise
 
 _EPS = 1e-8
 _DISCUSSION = "public discussion of arXiv:2410.05258v2"
@@ -31,28 +31,27 @@ _HOLDS = frozenset(
 )
 
 
-def weigh(x_BHTS: Tensor, rows: Rows) -> Tensor:
-    return torch.expm1(torch.relu(torch.where(rows.keep_BHTS, x_BHTS, 0.0)))
+def judge(x_BHTS: Tensor, distance_BHTS: Tensor) -> Tensor:
+    return torch.expm1(torch.relu(x_BHTS))
 
 
-def _shifted(x: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-    """exp(-m) (exp(x) - 1), zero where masked, and m. Both forms keep their digits where x is near 0."""
-    m = parts.visible_max(x, rows.keep_BHTS).clamp_min(0)
-    x = torch.where(rows.keep_BHTS, x, 0.0)
-    above = torch.exp(x - m) * -torch.expm1(-x.clamp_min(0))
-    below = torch.exp(-m) * torch.expm1(x.clamp_max(0))
-    return torch.where(x > 0, above, below), m
+def grown(x_BHTS: Tensor, m_BHT1: Tensor) -> Tensor:
+    """exp(-m) (exp(x) - 1), in the form that keeps its digits where x is near 0."""
+    above = torch.exp(x_BHTS - m_BHT1) * -torch.expm1(-x_BHTS.clamp_min(0))
+    below = torch.exp(-m_BHT1) * torch.expm1(x_BHTS.clamp_max(0))
+    return torch.where(x_BHTS > 0, above, below)
 
 
-def weigh_normalised(x_BHTS: Tensor, rows: Rows) -> Tensor:
-    grown, _ = _shifted(x_BHTS, rows)
-    return parts.share(torch.relu(grown))
+def positive(x_BHTS: Tensor, m_BHT1: Tensor) -> Tensor:
+    return torch.relu(grown(x_BHTS, m_BHT1))
 
 
-def weigh_softpick(x_BHTS: Tensor, rows: Rows) -> Tensor:
-    grown, m = _shifted(x_BHTS, rows)
-    total = grown.abs().sum(-1, keepdim=True) + _EPS * torch.exp(-m)
-    return torch.relu(grown) / total.clamp_min(torch.finfo(total.dtype).tiny)
+def size(x_BHTS: Tensor, m_BHT1: Tensor) -> Tensor:
+    return grown(x_BHTS, m_BHT1).abs()
+
+
+def eps(m_BHT1: Tensor) -> Tensor:
+    return _EPS * torch.exp(-m_BHT1)
 
 
 RELU_EXP = Mechanism(
@@ -61,7 +60,7 @@ RELU_EXP = Mechanism(
     source=_DISCUSSION,
     page="relu_exp",
     formula="w = max(0, exp(x) - 1)",
-    weigh=weigh,
+    rule=Pointwise(judge=judge),
     holds=_HOLDS | {Promise.ABSOLUTE, Promise.REFUSED_INERT},
 )
 
@@ -71,7 +70,7 @@ RELU_EXP_NORMALISED = Mechanism(
     source=_DISCUSSION,
     page="relu_exp",
     formula="w = max(0, exp(x) - 1) / its sum, or 0",
-    weigh=weigh_normalised,
+    rule=RunningSums(top=positive, bottom=positive),
     holds=_HOLDS | {Promise.BOUNDED, Promise.REFUSED_INERT, Promise.HULL_WITH_ZERO},
     notes={Promise.SUMS_TO_ONE: "sums to one, or to zero where no score is positive"},
 )
@@ -82,7 +81,7 @@ SOFTPICK = Mechanism(
     source="arXiv:2504.20966v1",
     page="relu_exp",
     formula="w = max(0, exp(x) - 1) / (sum |exp(x) - 1| + eps)",
-    weigh=weigh_softpick,
+    rule=RunningSums(top=positive, bottom=size, rest=eps),
     holds=_HOLDS | {Promise.BOUNDED, Promise.HULL_WITH_ZERO},
     notes={Promise.REFUSED_INERT: "a refused key adds up to one to the denominator, so it still dilutes"},
 )

@@ -6,10 +6,13 @@ L is a constant (`relu`, `relu_squared`: each key is judged alone) or the keys t
 Letters: B batch, H heads, T queries, S keys.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from keysift.mechanisms.spec import Mechanism, Per, Promise, Rows, Scalar
+from keysift.mechanisms.rules import Counted, Pointwise
+from keysift.mechanisms.spec import Mechanism, Per, Promise, Scalar, Site
 
 _HOLDS = frozenset(
     {
@@ -25,38 +28,52 @@ _HOLDS = frozenset(
 _SCALE = {Promise.SCALE_INVARIANT: "homogeneous instead: degree p in the product of the two factors"}
 
 
-def relu_power(power: int) -> Mechanism:
-    """max(x, 0)^power over a constant length."""
-
-    def weigh(x_BHTS: Tensor, rows: Rows, *, length: Tensor) -> Tensor:
-        return torch.where(rows.keep_BHTS, torch.relu(x_BHTS).pow(power) / length, 0.0)
-
-    return Mechanism(
-        name={1: "relu", 2: "relu_squared"}.get(power, f"relu_{power}"),
-        title="ReLU over L" if power == 1 else f"ReLU^{power} over L",
-        source="arXiv:2309.08586v2",
-        page="relu_power",
-        formula=f"w = max(x, 0){'' if power == 1 else f'^{power}'} / L, L the context length",
-        weigh=weigh,
-        scalars=(
-            Scalar(
-                name="length",
-                meaning="the context length every weight is divided by",
-                per=Per.HEAD,
-                init=lambda site, generator: torch.tensor(site.context, dtype=torch.float64),
-                above=0.0,
-                learned=False,
-                probes=(1.0, 4.0, 64.0),
-            ),
-        ),
-        holds=_HOLDS | {Promise.ABSOLUTE, Promise.REFUSED_INERT},
-        notes=_SCALE,
-    )
+def _context(site: Site, generator: torch.Generator | None) -> Tensor:
+    return torch.tensor(site.context, dtype=torch.float64)
 
 
-def weigh_visible(x_BHTS: Tensor, rows: Rows) -> Tensor:
-    return torch.where(rows.keep_BHTS, torch.relu(x_BHTS) / rows.seen_BHT1.clamp_min(1), 0.0)
+LENGTH = Scalar(
+    name="length",
+    meaning="the context length every weight is divided by",
+    per=Per.HEAD,
+    init=_context,
+    above=0.0,
+    learned=False,
+    probes=(1.0, 4.0, 64.0),
+)
 
+
+def judge(x_BHTS: Tensor, distance_BHTS: Tensor, *, length: Tensor) -> Tensor:
+    return torch.relu(x_BHTS) / length
+
+
+def judge_squared(x_BHTS: Tensor, distance_BHTS: Tensor, *, length: Tensor) -> Tensor:
+    return torch.relu(x_BHTS).square() / length
+
+
+def judge_counted(x_BHTS: Tensor, distance_BHTS: Tensor, seen_BHT1: Tensor) -> Tensor:
+    return torch.relu(x_BHTS) / seen_BHT1
+
+
+RELU = Mechanism(
+    name="relu",
+    title="ReLU over L",
+    source="arXiv:2309.08586v2",
+    page="relu_power",
+    formula="w = max(x, 0) / L, L the context length",
+    rule=Pointwise(judge=judge),
+    scalars=(LENGTH,),
+    holds=_HOLDS | {Promise.ABSOLUTE, Promise.REFUSED_INERT},
+    notes=_SCALE,
+)
+
+RELU_SQUARED = replace(
+    RELU,
+    name="relu_squared",
+    title="ReLU^2 over L",
+    formula="w = max(x, 0)^2 / L, L the context length",
+    rule=Pointwise(judge=judge_squared),
+)
 
 RELU_VISIBLE = Mechanism(
     name="relu_visible",
@@ -64,7 +81,7 @@ RELU_VISIBLE = Mechanism(
     source="arXiv:2309.08586v2",
     page="relu_power",
     formula="w = max(x, 0) / n, n the keys the query sees",
-    weigh=weigh_visible,
+    rule=Counted(judge=judge_counted),
     holds=_HOLDS,
     notes=_SCALE | {Promise.REFUSED_INERT: "a refused key still counts in n"},
 )

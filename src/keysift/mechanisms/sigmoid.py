@@ -12,19 +12,24 @@ import math
 import torch
 from torch import Tensor
 
-from keysift.mechanisms.spec import Mechanism, Per, Promise, Rows, Scalar
+from keysift.mechanisms.rules import Counted, Pointwise
+from keysift.mechanisms.spec import Mechanism, Per, Promise, Scalar, Site
 
 _HOLDS = frozenset(
     {Promise.NONNEGATIVE, Promise.BOUNDED, Promise.REFUSES_IN_LIMIT, Promise.CAUSAL, Promise.SINGLE_PASS}
 )
 
 
-def weigh(x_BHTS: Tensor, rows: Rows, *, bias: Tensor) -> Tensor:
-    return torch.where(rows.keep_BHTS, torch.sigmoid(x_BHTS + bias), 0.0)
+def judge(x_BHTS: Tensor, distance_BHTS: Tensor, *, bias: Tensor) -> Tensor:
+    return torch.sigmoid(x_BHTS + bias)
 
 
-def weigh_visible(x_BHTS: Tensor, rows: Rows) -> Tensor:
-    return weigh(x_BHTS, rows, bias=-rows.seen_BHT1.clamp_min(1).to(x_BHTS.dtype).log())
+def judge_counted(x_BHTS: Tensor, distance_BHTS: Tensor, seen_BHT1: Tensor) -> Tensor:
+    return torch.sigmoid(x_BHTS - seen_BHT1.log())
+
+
+def _minus_log_context(site: Site, generator: torch.Generator | None) -> Tensor:
+    return torch.tensor(-math.log(site.context), dtype=torch.float64)
 
 
 SIGMOID = Mechanism(
@@ -33,13 +38,13 @@ SIGMOID = Mechanism(
     source="arXiv:2409.04431v2",
     page="sigmoid",
     formula="w = sigmoid(x - log n), n the context length",
-    weigh=weigh,
+    rule=Pointwise(judge=judge),
     scalars=(
         Scalar(
             name="bias",
             meaning="what is added to every score: minus the logarithm of the context length",
             per=Per.HEAD,
-            init=lambda site, generator: torch.tensor(-math.log(site.context), dtype=torch.float64),
+            init=_minus_log_context,
             learned=False,
             probes=(-4.0, -1.4, 0.0),
         ),
@@ -53,7 +58,7 @@ SIGMOID_VISIBLE = Mechanism(
     source="arXiv:2409.04431v2",
     page="sigmoid",
     formula="w = sigmoid(x - log n), n the keys the query sees",
-    weigh=weigh_visible,
+    rule=Counted(judge=judge_counted),
     holds=_HOLDS,
     notes={Promise.ABSOLUTE: "every key that comes raises n and lowers all weights"},
 )

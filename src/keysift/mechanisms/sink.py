@@ -5,16 +5,14 @@
 softmax1: s = 0 (Miller, "Attention Is Off By One", 24 July 2023).
 softmax_sink: s learned per head (gpt-oss, 5 August 2025).
 The sink is a logit of its own: it is not multiplied by the score scale.
-Letters: B batch, H heads, T queries, S keys.
 """
 
 import math
 
-import torch
 from torch import Tensor
 
-from keysift.mechanisms import parts
-from keysift.mechanisms.spec import Mechanism, Per, Promise, Rows, Scalar
+from keysift.mechanisms.rules import Softmax
+from keysift.mechanisms.spec import Mechanism, Per, Promise, Scalar
 
 _HOLDS = frozenset(
     {
@@ -32,16 +30,12 @@ _NOTES = {
 }
 
 
-def weigh_sink(x_BHTS: Tensor, rows: Rows, *, sink: Tensor) -> Tensor:
-    x = x_BHTS.masked_fill(~rows.keep_BHTS, -math.inf)
-    # The sink takes part in the maximum: exp(s - max x) alone would overflow on very negative rows.
-    m = torch.maximum(x.detach().amax(-1, keepdim=True), sink.detach())
-    m = torch.where(m.isfinite(), m, 0.0)
-    return parts.share(torch.exp(x - m), also=torch.exp(sink - m))
+def fixed() -> float:
+    return 0.0
 
 
-def weigh_softmax1(x_BHTS: Tensor, rows: Rows) -> Tensor:
-    return weigh_sink(x_BHTS, rows, sink=x_BHTS.new_zeros(()))
+def learned(*, sink: Tensor) -> Tensor:
+    return sink
 
 
 SOFTMAX1 = Mechanism(
@@ -50,7 +44,7 @@ SOFTMAX1 = Mechanism(
     source="E. Miller, Attention Is Off By One, 24 July 2023",
     page="sink",
     formula="w = exp(x) / (1 + sum exp(x))",
-    weigh=weigh_softmax1,
+    rule=Softmax(sink=fixed),
     holds=_HOLDS,
     notes=_NOTES,
 )
@@ -61,7 +55,7 @@ SOFTMAX_SINK = Mechanism(
     source="gpt-oss model card, 5 August 2025",
     page="sink",
     formula="w = exp(x) / (exp(s) + sum exp(x))",
-    weigh=weigh_sink,
+    rule=Softmax(sink=learned),
     scalars=(
         Scalar(
             name="sink",

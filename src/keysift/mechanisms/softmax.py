@@ -1,19 +1,10 @@
 """Scaled dot-product softmax, the baseline every other mechanism departs from (arXiv:1706.03762v7).
 
-    w_ts = exp(x_ts) / sum_l exp(x_tl)        over the keys l that query t sees
-
-Letters: B batch, H heads, T queries, S keys.
+w_ts = exp(x_ts) / sum_l exp(x_tl)        over the keys l that query t sees
 """
 
-from torch import Tensor
-
-from keysift.mechanisms import parts
-from keysift.mechanisms.spec import Mechanism, Promise, Rows
-
-
-def weigh(x_BHTS: Tensor, rows: Rows) -> Tensor:
-    return parts.softmax(x_BHTS, rows.keep_BHTS)
-
+from keysift.mechanisms.rules import Softmax
+from keysift.mechanisms.spec import Mechanism, Promise
 
 SOFTMAX = Mechanism(
     name="softmax",
@@ -21,7 +12,7 @@ SOFTMAX = Mechanism(
     source="arXiv:1706.03762v7",
     page="softmax",
     formula="w = exp(x) / sum exp(x)",
-    weigh=weigh,
+    rule=Softmax(),
     holds=frozenset(
         {
             Promise.SUMS_TO_ONE,

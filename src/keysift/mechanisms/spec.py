@@ -4,7 +4,7 @@ Reading order of one call, each step a field of `Mechanism`:
 
     prepare   q, k, v at integer positions -> q, k, v     (screening: unit length, rotation; a value gate)
     scores    scale * q k^T + bias                        (one map, or two for the differential family)
-    weigh     scores -> weights                           (the mechanism proper)
+    rule      scores -> weights                           (the mechanism proper; rules.py)
     weights @ v
     finish    output -> output                            (a norm or a gate)
 
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from keysift.core.errors import ConfigError, RangeError
 from keysift.core.registry import Registry
+from keysift.mechanisms.rules import Rule
 
 
 class Promise(Enum):
@@ -86,14 +87,18 @@ def identity(raw: Tensor, site: Site) -> Tensor:
     return raw
 
 
-def constant(value: float) -> Callable[[Site, torch.Generator | None], Tensor]:
-    def init(site: Site, generator: torch.Generator | None = None) -> Tensor:
-        return torch.tensor(value, dtype=torch.float64)
-
-    return init
+def sigmoid(raw: Tensor, site: Site) -> Tensor:
+    return raw.sigmoid()
 
 
-zero = constant(0.0)
+@dataclass(frozen=True)
+class Constant:
+    """The same initial value wherever the mechanism stands. A class rather than a closure, so that specs pickle."""
+
+    value: float
+
+    def __call__(self, site: Site, generator: torch.Generator | None = None) -> Tensor:
+        return torch.tensor(self.value, dtype=torch.float64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +113,7 @@ class Scalar:
     name: str
     meaning: str
     per: Per
-    init: Callable[[Site, torch.Generator | None], Tensor] = zero
+    init: Callable[[Site, torch.Generator | None], Tensor] = Constant(0.0)
     link: Callable[[Tensor, Site], Tensor] = identity
     above: float = -float("inf")
     up_to: float = float("inf")
@@ -134,20 +139,6 @@ class Scalar:
         return low if self.up_to == float("inf") else f"{low} and <= {self.up_to:g}"
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Which keys a query may see and how far away they are. Integers decide; nothing here is a float."""
-
-    keep_BHTS: Tensor
-    distance_BHTS: Tensor
-
-    @property
-    def seen_BHT1(self) -> Tensor:
-        """How many keys each query sees: the n of every mechanism that counts."""
-        return self.keep_BHTS.sum(-1, keepdim=True)
-
-
-Weigh = Callable[..., Tensor]
 Prepare = Callable[..., tuple[Tensor, Tensor, Tensor]]
 Finish = Callable[..., Tensor]
 
@@ -156,8 +147,9 @@ Finish = Callable[..., Tensor]
 class Mechanism:
     """One way to turn scores into weights, with everything a caller needs to know about it.
 
-    `weigh(x, [y,] rows, *, ...)`, each `prepare(q, k, v, at, key_at, *, ...)` and each `finish(out, *, ...)` name the
-    scalars they need as keyword-only parameters and get exactly those. Steps of a tuple run in order.
+    The functions of the rule, each `prepare(q, k, v, at, key_at, *, ...)` and each `finish(out, *, ...)` name the
+    scalars they need as keyword-only parameters and get exactly those. Steps of a tuple run in order. Every function is
+    one that pickle finds by name (or a small frozen class): models are copied and saved with their specs.
     """
 
     name: str
@@ -165,11 +157,10 @@ class Mechanism:
     source: str
     page: str
     formula: str
-    weigh: Weigh
+    rule: Rule
     holds: frozenset[Promise]
     notes: Mapping[Promise, str] = field(default_factory=dict)
     scalars: tuple[Scalar, ...] = ()
-    maps: int = 1
     key_maps: int = 1
     cosine_scores: bool = False
     looks_back_only: bool = False
@@ -180,7 +171,7 @@ class Mechanism:
     wants: Mapping[Callable[..., object], tuple[str, ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        steps = (self.weigh, *self.prepare, *self.finish)
+        steps = (*self.rule.steps, *self.prepare, *self.finish)
         object.__setattr__(self, "wants", {step: _keyword_only(step) for step in steps})
         known = {scalar.name for scalar in self.scalars}
         for step in steps:
@@ -190,6 +181,11 @@ class Mechanism:
                     f"{self.name}: {getattr(step, '__name__', step)} asks for {', '.join(sorted(unknown))}, "
                     f"which its scalars do not list; add a Scalar for each"
                 )
+
+    @property
+    def maps(self) -> int:
+        """How many score maps a head reads."""
+        return self.rule.maps
 
     @property
     def takes_bias(self) -> bool:

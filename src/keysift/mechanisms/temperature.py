@@ -4,7 +4,7 @@
     selective_temperature   w = softmax((1 + token + growth log(n)) x)                (arXiv:2411.12892v1)
 
 n counts the keys the query sees, row by row: a padded length would break decode == prefill.
-Letters: B batch, H heads, T queries, S keys.
+Letters: B batch, H heads, T queries.
 """
 
 import math
@@ -12,8 +12,8 @@ import math
 import torch
 from torch import Tensor
 
-from keysift.mechanisms import parts
-from keysift.mechanisms.spec import Mechanism, Per, Promise, Rows, Scalar, Site, constant
+from keysift.mechanisms.rules import Softmax
+from keysift.mechanisms.spec import Constant, Mechanism, Per, Promise, Scalar, Site
 
 _HOLDS = frozenset(
     {
@@ -29,16 +29,12 @@ _HOLDS = frozenset(
 )
 
 
-def _log_seen(x: Tensor, rows: Rows) -> Tensor:
-    return rows.seen_BHT1.clamp_min(1).to(x.dtype).log()
+def sharpened(seen_BHT1: Tensor, *, sharpness: Tensor) -> Tensor:
+    return sharpness * seen_BHT1.log()
 
 
-def weigh_ssmax(x_BHTS: Tensor, rows: Rows, *, sharpness: Tensor) -> Tensor:
-    return parts.softmax(sharpness * _log_seen(x_BHTS, rows) * x_BHTS, rows.keep_BHTS)
-
-
-def weigh_selective(x_BHTS: Tensor, rows: Rows, *, token: Tensor, growth: Tensor) -> Tensor:
-    return parts.softmax((1 + token + growth * _log_seen(x_BHTS, rows)) * x_BHTS, rows.keep_BHTS)
+def selected(seen_BHT1: Tensor, *, token: Tensor, growth: Tensor) -> Tensor:
+    return 1 + token + growth * seen_BHT1.log()
 
 
 def _as_softmax_on_average(site: Site, generator: torch.Generator | None) -> Tensor:
@@ -47,13 +43,21 @@ def _as_softmax_on_average(site: Site, generator: torch.Generator | None) -> Ten
     return torch.full((site.heads,), 1 / mean if mean > 0 else 1.0, dtype=torch.float64)
 
 
+def _tanh(raw: Tensor, site: Site) -> Tensor:
+    return raw.tanh()
+
+
+def _double_exponential(raw: Tensor, site: Site) -> Tensor:
+    return torch.exp(-raw.exp())
+
+
 SSMAX = Mechanism(
     name="ssmax",
     title="Scalable softmax (SSMax)",
     source="arXiv:2501.19399v1",
     page="temperature",
     formula="w = softmax(s log(n) x), n the keys the query sees",
-    weigh=weigh_ssmax,
+    rule=Softmax(factor=sharpened),
     scalars=(
         Scalar(
             name="sharpness",
@@ -72,13 +76,13 @@ SELECTIVE_TEMPERATURE = Mechanism(
     source="arXiv:2411.12892v1",
     page="temperature",
     formula="w = softmax((1 + token + growth log(n)) x)",
-    weigh=weigh_selective,
+    rule=Softmax(factor=selected),
     scalars=(
         Scalar(
             name="token",
             meaning="what the query's own token adds to the inverse temperature",
             per=Per.QUERY,
-            link=lambda raw, site: raw.tanh(),
+            link=_tanh,
             above=-1.0,
             above_allowed=True,
             up_to=1.0,
@@ -88,8 +92,8 @@ SELECTIVE_TEMPERATURE = Mechanism(
             name="growth",
             meaning="how fast the inverse temperature grows with log n",
             per=Per.HEAD,
-            init=constant(1.5),
-            link=lambda raw, site: torch.exp(-raw.exp()),
+            init=Constant(1.5),
+            link=_double_exponential,
             above=0.0,
             above_allowed=True,
             up_to=1.0,

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from keysift.core.config import config
 from keysift.core.errors import ConfigError
 from keysift.mechanisms.screening import ACCEPTANCE, SCREENING, prepare_unturned
-from keysift.mechanisms.spec import Mechanism, Site, constant, identity
+from keysift.mechanisms.spec import Constant, Mechanism, Site, identity
 from keysift.models.language import LanguageModel
 from keysift.nn.cache import Span
 from keysift.nn.embedding import UnitEmbedding
@@ -73,7 +73,7 @@ def screening(config: MultiscreenConfig) -> Mechanism:
     if config.norm == "none":
         mechanism = replace(mechanism, name=f"{mechanism.name}, no norm", finish=())
     if config.acceptance != "learned":
-        fixed = replace(ACCEPTANCE, init=constant(config.acceptance), link=identity, learned=False)
+        fixed = replace(ACCEPTANCE, init=Constant(config.acceptance), link=identity, learned=False)
         scalars = tuple(fixed if scalar is ACCEPTANCE else scalar for scalar in mechanism.scalars)
         mechanism = replace(mechanism, name=f"{mechanism.name}, r = {config.acceptance:g}", scalars=scalars)
     return mechanism
