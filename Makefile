@@ -35,7 +35,7 @@ test: $(READY)
 
 # Every fault at full length: 30 random kills, one before every change to a run directory, faults seeded in several
 # processes. `make test` runs a short version of each.
-SOAKED := tests/train/test_faults.py tests/train/test_distributed.py tests/train/test_sweep.py tests/house/test_training_faults.py
+SOAKED := tests/train/test_faults.py tests/train/test_distributed.py tests/sweep/test_sweep.py tests/house/test_training_faults.py
 soak: $(READY)
 	SOAK=1 $(BIN)/python -m pytest -q -n 2 $(SOAKED)
 

@@ -14,12 +14,13 @@ from keysift.cli.sweep import Args as sweep_args
 from keysift.cli.sweep import run as sweep_verb
 from keysift.cli.train import defaults
 from keysift.core.config import from_dict
+from keysift.runs.metrics import read
+from keysift.runs.summary import summary
+from keysift.sweep.plan import points
 from keysift.train import bench
 from keysift.train.build import build, empty, model_config
 from keysift.train.config import TrainConfig, resolve
-from keysift.train.metrics import open_sink, read
-from keysift.train.summary import summary
-from keysift.train.sweep import points
+from keysift.train.trackers import open_tracker
 from tests.refusals import refuses
 from tests.train.conftest import cache, corpus  # noqa: F401
 
@@ -190,10 +191,10 @@ def test_bench(
         bench.overhead(config, tmp_path / "run")
 
 
-def test_sinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "trackio", None)  # as if it were not installed, wherever this runs
     with refuses(r"trackio is not installed .*; pip install 'keysift\[trackio\]', or drop --track"):
-        open_sink("trackio", tmp_path, {})
+        open_tracker("trackio", tmp_path, {})
 
 
 @pytest.mark.slow

@@ -14,10 +14,14 @@ import torch
 from torch import Tensor
 
 from keysift.data import batches as data
-from keysift.train import checkpoint, look, loop, metrics, optimizer, run, state
+from keysift.evaluate import validation
+from keysift.runs import checkpoint, directory, metrics
+from keysift.train import loop, optimizer, shards, state
 from keysift.train.config import TrainConfig
+from tests.evaluate import test_validation
 from tests.house.test_faults import Fault, red
-from tests.train import test_checkpoint, test_diagnosis, test_look, test_loop, test_run
+from tests.runs import test_checkpoint, test_directory
+from tests.train import test_diagnosis, test_loop
 from tests.train.conftest import cache, corpus, tiny  # noqa: F401
 
 Patch = pytest.MonkeyPatch
@@ -33,12 +37,12 @@ def metrics_not_cut(patch: Patch) -> None:
 
 
 def moments_not_restored(patch: Patch) -> None:
-    load = checkpoint.load
+    read = shards.read
 
-    def forgetful(path: Path, tensors: dict[str, Tensor], world: Any) -> Any:
-        return load(path, {name: t for name, t in tensors.items() if not name.startswith("optimizer.")}, world)
+    def forgetful(folder: Path, index: Any, tensors: dict[str, Tensor]) -> None:
+        read(folder, index, {name: t for name, t in tensors.items() if not name.startswith("optimizer.")})
 
-    patch.setattr(checkpoint, "load", forgetful)
+    patch.setattr(shards, "read", forgetful)
 
 
 def average_not_stored(patch: Patch) -> None:
@@ -94,11 +98,10 @@ def gradients_kept(patch: Patch) -> None:
     patch.setattr(torch.optim.AdamW, "zero_grad", nothing)
 
 
-def loss_of_each_turn_averaged(patch: Patch) -> None:
-    """Divided by the tokens of a turn, and then added: twice the gradient with two turns."""
-    summed = look.summed_loss
-    turns = 2
-    patch.setattr(look, "summed_loss", lambda model, batch: turns * summed(model, batch))
+def loss_of_each_accumulation_step_averaged(patch: Patch) -> None:
+    """Divided by the tokens of one of two accumulation steps, and then added: twice the gradient."""
+    summed = validation.summed_loss
+    patch.setattr(validation, "summed_loss", lambda model, batch: 2 * summed(model, batch))
 
 
 def clip_forgotten(patch: Patch) -> None:
@@ -118,12 +121,12 @@ def everything_decays(patch: Patch) -> None:
 
 
 def segments_ignored(patch: Patch) -> None:
-    summed = look.summed_loss
+    summed = validation.summed_loss
 
     def blind(model: torch.nn.Module, batch: data.Batch) -> Tensor:
         return summed(model, data.Batch(inputs=batch.inputs, targets=batch.targets, rows=batch.rows))
 
-    patch.setattr(look, "summed_loss", blind)
+    patch.setattr(validation, "summed_loss", blind)
 
 
 def hashes_not_compared(patch: Patch) -> None:
@@ -142,7 +145,7 @@ def best_removed(patch: Patch) -> None:
     )
 
 
-def no_number_goes_on(patch: Patch) -> None:
+def non_finite_loss_goes_on(patch: Patch) -> None:
     patch.setattr(loop.Session, "_give_up", nothing)
 
 
@@ -151,7 +154,7 @@ def other_text_accepted(patch: Patch) -> None:
 
 
 def no_lock(patch: Patch) -> None:
-    patch.setattr(run.fcntl, "flock", nothing)
+    patch.setattr(directory.fcntl, "flock", nothing)
 
 
 def validation_on_training_text(patch: Patch) -> None:
@@ -175,7 +178,7 @@ def _plain(**fields: Any) -> Test:
 
 def _damaged(tiny: TrainConfig, tmp_path: Path, corpus: Path) -> None:  # noqa: F811
     made = test_checkpoint.made(corpus, tmp_path / "run")
-    test_checkpoint.test_one_changed_byte_is_refused_and_the_one_before_loads(made, "state/__0_0.distcp")
+    test_checkpoint.test_one_changed_byte_is_refused_and_the_one_before_loads(made, "state/shard-00000.safetensors")
 
 
 def _left_over(tiny: TrainConfig, tmp_path: Path, corpus: Path) -> None:  # noqa: F811
@@ -196,16 +199,16 @@ FAULTS: list[tuple[Callable[[Patch], None], Test]] = [
     (warm_up_forgotten, plain),
     (warm_up_one_late, plain),
     (gradients_kept, plain),
-    (loss_of_each_turn_averaged, plain),
+    (loss_of_each_accumulation_step_averaged, plain),
     (clip_forgotten, clipped),
     (everything_decays, decayed),
-    (segments_ignored, test_look.test_isolated_documents_are_learned_alone),
+    (segments_ignored, test_validation.test_isolated_documents_are_learned_alone),
     (hashes_not_compared, _damaged),
     (rename_before_the_manifest, _left_over),
-    (best_removed, test_run.test_retention),
-    (no_number_goes_on, test_diagnosis.test_a_loss_that_is_no_number),
-    (other_text_accepted, test_run.test_other_text_is_refused),
-    (no_lock, test_run.test_one_trainer_at_a_time),
+    (best_removed, test_directory.test_retention),
+    (non_finite_loss_goes_on, test_diagnosis.test_a_non_finite_loss),
+    (other_text_accepted, test_directory.test_other_text_is_refused),
+    (no_lock, test_directory.test_one_trainer_at_a_time),
     (validation_on_training_text, test_loop.test_validation_is_of_held_out_text),
 ]
 
@@ -254,8 +257,8 @@ DISTRIBUTED = [
     Fault(
         "the loss divided by this process's tokens",
         "train/loop.py",
-        "(tokens,) = self.world.sum(sum(map(look.targets, batches)))",
-        "tokens = sum(map(look.targets, batches))",
+        "(tokens,) = self.world.sum(sum(map(validation.targets, batches)))",
+        "tokens = sum(map(validation.targets, batches))",
         TWO,
         "two_processes and ddp",
     ),

@@ -33,7 +33,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tiny(corpus: Path) -> TrainConfig:
-    """Seconds, not minutes; two turns a step, so that accumulation is part of every test."""
+    """Seconds, not minutes; two accumulation steps, so that accumulation is part of every test."""
     return TrainConfig(
         psi=2,
         data=str(corpus),

@@ -19,12 +19,12 @@ from typing import Any
 import torch
 
 import keysift
-from keysift.cli.train import read_toml
 from keysift.core.errors import ConfigError
 from keysift.train.config import TrainConfig
+from keysift.train.config_file import read_toml
 from keysift.train.loop import train
+from tests.train.in_process import losses
 from tests.train.processes import all_readable
-from tests.train.runs import losses
 
 _EVENTS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink", "os.link", "os.truncate")
 

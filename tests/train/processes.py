@@ -7,10 +7,10 @@ import sys
 import time
 from pathlib import Path
 
-from keysift.train import checkpoint, layout
+from keysift.runs import checkpoint, layout
+from keysift.runs.metrics import read
 from keysift.train.config import TrainConfig
-from keysift.train.metrics import read
-from keysift.train.sweep import to_toml
+from keysift.train.config_file import to_toml
 
 MAIN = ("-m", "keysift", "train", "--quiet")
 ROOT = Path(__file__).parents[2]

@@ -11,10 +11,10 @@ from keysift.core.errors import DataError
 from keysift.train.config import TrainConfig
 from keysift.train.distributed import Shared, World
 from keysift.train.loop import train
-from keysift.train.setup import autocast, turns
+from keysift.train.setup import accumulation_steps, autocast
 from tests.refusals import refuses
+from tests.train.in_process import losses
 from tests.train.processes import finish, start, toml
-from tests.train.runs import losses
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_two_processes_equal_one(config: TrainConfig, alone: Path, tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 def test_another_cut_changes_rounding_only(config: TrainConfig, tmp_path: Path, strategy: str) -> None:
-    """One process takes the batch at once, two take two turns each: every sum is of other parts."""
+    """One process takes the batch at once, two accumulate over two calls each: every sum is of other parts."""
     gentle = replace(config, rate=1e-3, sample_tokens=0)
     train(replace(gentle, micro_tokens=64), tmp_path / "alone", show=False)
     file = toml(replace(gentle, micro_tokens=16), tmp_path / "config.toml")
@@ -67,11 +67,11 @@ def test_every_process_refuses_together(config: TrainConfig, alone: Path, tmp_pa
 
 def test_a_batch_is_divided_evenly_or_not_at_all(config: TrainConfig) -> None:
     two = World(0, 2, torch.device("cpu"))
-    assert turns(config, two) == 1
-    assert turns(config, World(0, 1, torch.device("cpu"))) == 2
-    assert turns(replace(config, micro_tokens=1), two) == 2
+    assert accumulation_steps(config, two) == 1
+    assert accumulation_steps(config, World(0, 1, torch.device("cpu"))) == 2
+    assert accumulation_steps(replace(config, micro_tokens=1), two) == 2
     with refuses("4 sequences a step cannot be shared by 3 processes; make batch_tokens a multiple of 48"):
-        turns(config, World(0, 3, torch.device("cpu")))
+        accumulation_steps(config, World(0, 3, torch.device("cpu")))
 
 
 def test_strategies_that_do_not_fit() -> None:

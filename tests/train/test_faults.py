@@ -17,9 +17,11 @@ from pathlib import Path
 import pytest
 
 import keysift
-from keysift.train import layout, signals
+from keysift.runs import layout
+from keysift.train import signals
 from keysift.train.config import TrainConfig
 from keysift.train.loop import train
+from tests.train.in_process import losses
 from tests.train.processes import (
     ROOT,
     all_readable,
@@ -33,7 +35,6 @@ from tests.train.processes import (
     wait_for_steps,
     wait_for_writing,
 )
-from tests.train.runs import losses
 
 SOAK = bool(os.environ.get("SOAK"))
 

@@ -12,17 +12,18 @@ import torch
 import keysift
 from keysift.data.shards import prepare
 from keysift.data.tokenizer import load_tokenizer
+from keysift.runs.directory import Run
+from keysift.runs.metrics import read
 from keysift.train.build import build, model_config
 from keysift.train.config import TrainConfig
-from keysift.train.metrics import read
-from keysift.train.run import Run
+from keysift.train.facts import read_facts
 from keysift.train.setup import streams
-from tests.train.runs import distance, go, losses
+from tests.train.in_process import distance, go, losses
 
 
 def test_a_run_directory(tiny: TrainConfig, tmp_path: Path) -> None:
     run = go(tiny, tmp_path / "run")
-    facts = Run(run).facts()
+    facts = read_facts(Run(run))
     assert facts.config.rate == 2**-4, "the config is resolved"
     assert len(facts.stream) == 64
     session = json.loads((run / "environment.json").read_text())[0]
@@ -34,14 +35,13 @@ def test_a_run_directory(tiny: TrainConfig, tmp_path: Path) -> None:
         assert line["tokens"] == line["step"] * 64
         assert line["bits_per_byte"] == pytest.approx(line["loss"] / 0.6931472 / facts.bytes_per_token)
         assert 0 <= line["data_wait_share"] < 1
-        assert 0 < line["share_of_peak"] < 1
+        assert 0 < line["mfu"] < 1
         assert line["memory_bytes"] > 2**20
     assert [line["step"] for line in lines if "val_loss" in line] == [4, 8, 12]
-    layer = lines[-1]["heads"][0]
-    assert len(layer["window"]) == len(layer["acceptance"]) == len(layer["accepted"]) == 2
-    assert all(0 <= share <= 1 for share in layer["accepted"])
-    looked = [layer for line in lines for layer in line.get("heads", [])]
-    assert any(share > 0 for layer in looked for share in layer["accepted"])
+    told = [json.loads((run / "heads" / f"step-{n:08d}.json").read_text()) for n in (4, 8, 12)]
+    assert [(head["layer"], head["head"]) for head in told[-1]] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert all(head["window"] > 1 and 0 < head["acceptance"] < 1 for head in told[-1])
+    assert any(head["accepted"] > 0 for heads in told for head in heads)
     assert sorted(path.name for path in (run / "samples").iterdir()) == [f"step-{n:08d}.txt" for n in (4, 8, 12)]
     assert lines[-1]["loss"] < lines[0]["loss"] - 0.5, "it learns"
 
@@ -94,7 +94,7 @@ def test_resumed_is_uninterrupted(tiny: TrainConfig, tmp_path: Path, fields: dic
 def test_the_loop_is_plain_training(tiny: TrainConfig, tmp_path: Path, fields: dict[str, Any]) -> None:
     """What anybody would write by hand, in one turn a step: the loop adds nothing to it and forgets nothing."""
     run = go(replace(tiny, warmup=4, **fields), tmp_path / "run")
-    config = Run(run).facts().config
+    config = read_facts(Run(run)).config
     corpus = prepare(config.data, config.tokenizer)
     batches, _ = streams(corpus, config)
     model = build(model_config(config, 257), torch.Generator().manual_seed(config.seed))
@@ -128,7 +128,7 @@ def test_validation_is_of_held_out_text(tiny: TrainConfig, tmp_path: Path) -> No
     """At a rate of nothing, the loss is that of the first weights on the held-out documents and no others."""
     config = replace(tiny, rate=1e-30, val_fraction=0.2, val_sequences=10_000)
     run = go(config, tmp_path / "run")
-    told = Run(run).facts().config
+    told = read_facts(Run(run)).config
     corpus = prepare(told.data, told.tokenizer)
     held_out = corpus.split("val", 0.2)
     model = keysift.load(run)

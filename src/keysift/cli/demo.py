@@ -43,14 +43,14 @@ def run(args: Args) -> None:
 
 def _train(args: Args, experiment: ContextExperiment) -> None:
     from keysift.cli import output
-    from keysift.train.story import training_story
+    from keysift.train.demo import demo_training
     from keysift.web.context_page import context_page
     from keysift.web.story import story_section
 
     console = output.console()
     run = args.out.parent / "demo-run"
     console.print(f"\nNow a small Multiscreen learns Python's standard library for {args.seconds:.0f} seconds.")
-    story = training_story(args.seconds, run)
+    story = demo_training(args.seconds, run)
     args.out.write_text(context_page(experiment, story_section(story)))
     console.print(f"loss {story.losses[0]:.2f} -> {story.losses[-1]:.2f} nats a byte in {len(story.losses)} steps")
     for title, text in (("untrained", story.before), ("trained", story.after)):

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from keysift.core.config import config
 from keysift.core.errors import DataError
-from keysift.train.summary import Summary
+from keysift.runs.summary import Summary
 
 
 @config
@@ -21,7 +21,7 @@ class Args:
 
 def run(args: Args) -> None:
     from keysift.cli import output
-    from keysift.train.summary import find_runs, summary
+    from keysift.runs.summary import find_runs, summary
 
     found = []
     for path in find_runs(args.folder):
@@ -40,7 +40,7 @@ def run(args: Args) -> None:
 
 def runs_table(found: tuple[Summary, ...]) -> Table:
     from keysift.cli import output
-    from keysift.train.summary import sparkline
+    from keysift.runs.summary import sparkline
 
     table = output.table()
     for column in ("run", "model", "data", "state", "step", "parameters", "loss", "validation", "tokens/s"):

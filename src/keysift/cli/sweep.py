@@ -27,8 +27,9 @@ def run(args: Args) -> None:
     from keysift.cli import output
     from keysift.cli.runs import runs_table
     from keysift.core.disk import write_whole
-    from keysift.train.run import write_json
-    from keysift.train.sweep import points, sweep
+    from keysift.runs.directory import write_json
+    from keysift.sweep.drive import sweep
+    from keysift.sweep.plan import points
     from keysift.web.curves import curves_page
 
     if args.processes < 1:

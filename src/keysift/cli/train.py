@@ -1,12 +1,12 @@
 """Train a model on any text, into a run directory that can be resumed, listed, sampled and loaded."""
 
-import tomllib
 from dataclasses import field
 from pathlib import Path
 
-from keysift.core.config import config, from_dict
-from keysift.core.errors import ConfigError, DataError
+from keysift.core.config import config
+from keysift.core.errors import ConfigError
 from keysift.train.config import TrainConfig
+from keysift.train.config_file import read_toml
 
 
 @config
@@ -30,19 +30,11 @@ def defaults(argv: list[str]) -> Args:
     if resume is not None and file is not None:
         raise ConfigError("--resume has the config of its run; drop --config, and give what should change as flags")
     if resume is not None:
-        from keysift.train.run import Run
+        from keysift.runs.directory import Run
+        from keysift.train.facts import read_facts
 
-        return Args(train=Run(Path(resume)).facts().config)
+        return Args(train=read_facts(Run(Path(resume))).config)
     return Args() if file is None else Args(train=read_toml(Path(file)))
-
-
-def read_toml(path: Path) -> TrainConfig:
-    try:
-        return from_dict(TrainConfig, tomllib.loads(path.read_text()))
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error}); --config takes a TOML file, see recipes/") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML ({error}); write lines like psi = 6") from error
 
 
 def _value(argv: list[str], flag: str) -> str | None:

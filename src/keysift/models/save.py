@@ -46,9 +46,7 @@ def save(model: LanguageModel, directory: Path | str) -> None:
     directory = Path(directory).absolute()
     if directory.exists() and not directory.is_dir():
         raise DataError(f"{directory} is a file; a model is saved as a directory, choose another name")
-    kind = next((name for name in KINDS.names() if type(model) is KINDS.find(name).model), None)
-    if kind is None:
-        raise DataError(f"{type(model).__name__} is not one of {', '.join(KINDS.names())}; add it to models.save.KINDS")
+    _kind_of(model)
     directory.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
@@ -59,14 +57,27 @@ def save(model: LanguageModel, directory: Path | str) -> None:
         # The links share their bytes with the old files: they are removed, not written over.
         for name in (CONFIG, WEIGHTS):
             (fresh / name).unlink(missing_ok=True)
-        (fresh / CONFIG).write_text(json.dumps({"model": kind, **configs.to_dict(model.config)}, indent=2) + "\n")
-        save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, fresh / WEIGHTS)
+        write_files(model, fresh)
         for name in (CONFIG, WEIGHTS):
             sync(fresh / name)
         sync(fresh)
         _swap(fresh, directory)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def write_files(model: LanguageModel, folder: Path) -> None:
+    """config.json and the weights, into a folder that somebody else makes whole."""
+    told = {"model": _kind_of(model), **configs.to_dict(model.config)}
+    (folder / CONFIG).write_text(json.dumps(told, indent=2) + "\n")
+    save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, folder / WEIGHTS)
+
+
+def _kind_of(model: LanguageModel) -> str:
+    kind = next((name for name in KINDS.names() if type(model) is KINDS.find(name).model), None)
+    if kind is None:
+        raise DataError(f"{type(model).__name__} is not one of {', '.join(KINDS.names())}; add it to models.save.KINDS")
+    return kind
 
 
 def _link(source: str, target: str) -> None:

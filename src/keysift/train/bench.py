@@ -15,10 +15,10 @@ import torch
 from keysift.core.errors import TrainingError
 from keysift.data.batches import Batch
 from keysift.data.shards import prepare
+from keysift.evaluate.validation import summed_loss, targets
 from keysift.models.language import LanguageModel, count
 from keysift.train.build import build, empty, model_config
 from keysift.train.config import TrainConfig, resolve
-from keysift.train.look import summed_loss, targets
 from keysift.train.loop import train
 from keysift.train.optimizer import adamw, set_rate
 from keysift.train.schedule import share

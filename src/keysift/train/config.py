@@ -12,7 +12,7 @@ from keysift.core.errors import ConfigError
 
 Arch = Literal["multiscreen", "transformer"]
 Strategy = Literal["auto", "none", "ddp", "fsdp2"]
-Sink = Literal["trackio", "wandb", "tensorboard"]
+Tracker = Literal["trackio", "wandb", "tensorboard"]
 
 
 @config
@@ -91,16 +91,16 @@ class TrainConfig:
     keep_last: int = 2
     """Checkpoints to keep."""
     keep_every: int = 0
-    """Besides, keep each checkpoint whose step is a multiple of this; 0 keeps none."""
+    """Also keep each checkpoint whose step is a multiple of this; 0 keeps none."""
     keep_best: bool = True
-    """Besides, keep the one with the lowest validation loss."""
+    """Also keep the checkpoint with the lowest validation loss; --no-keep-best keeps the newest only."""
     val_sequences: int = 32
     """Validation sequences read at a checkpoint."""
     sample_prompt: str = "def "
     """What samples continue."""
     sample_tokens: int = 100
     """Length of a sample; 0 takes none."""
-    track: tuple[Sink, ...] = ()
+    track: tuple[Tracker, ...] = ()
     """Also send metrics there; each is an extra to install."""
 
     def __post_init__(self) -> None:
@@ -135,25 +135,15 @@ class TrainConfig:
         return self.batch_tokens // self.context
 
 
-# What a resumed run may be told anew; each session writes down what it was told. How the work is cut (micro_tokens,
-# strategy, device, recompute, compile) changes rounding, so a resume is exact to the bit only where that stays as it
-# was. A lower rate or a clip is how a run that diverged goes on from its last good checkpoint.
-FREE = frozenset(
+# What a resumed run may change; each session writes down its config. How the work is cut (micro_tokens, strategy,
+# device, recompute, compile) changes rounding, so a resume is exact to the bit only where that stays the same. A lower
+# rate or a clip is how a run that diverged resumes from its last good checkpoint.
+CHANGEABLE = frozenset(
     {
-        *(
-            "rate",
-            "clip",
-            "steps",
-            "minutes",
-            "device",
-            "strategy",
-            "micro_tokens",
-            "recompute",
-            "compile",
-            "every",
-            "keep_last",
-        ),
-        *("keep_every", "keep_best", "val_sequences", "sample_prompt", "sample_tokens", "track"),
+        *("steps", "minutes", "rate", "clip"),
+        *("device", "strategy", "micro_tokens", "recompute", "compile"),
+        *("every", "keep_last", "keep_every", "keep_best", "val_sequences"),
+        *("sample_prompt", "sample_tokens", "track"),
     }
 )
 
@@ -181,7 +171,7 @@ def changed(stored: TrainConfig, asked: TrainConfig) -> TrainConfig:
     fixed = [
         name
         for name in type(stored).__dataclass_fields__
-        if name not in FREE and getattr(stored, name) != getattr(asked, name)
+        if name not in CHANGEABLE and getattr(stored, name) != getattr(asked, name)
     ]
     if fixed:
         name = fixed[0]

@@ -1,4 +1,4 @@
-"""Where a loss stopped being a number: the batch, the parameter, the part of the model."""
+"""Where a non-finite number began: the batch, the parameter, the part of the model."""
 
 from typing import Any
 
@@ -7,14 +7,14 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from keysift.data.batches import Batch
+from keysift.evaluate.validation import summed_loss
 from keysift.train.distributed import Shared
-from keysift.train.look import summed_loss
 
 
 @torch.no_grad()
 def diagnose(shared: Shared, batches: list[Batch]) -> dict[str, Any]:
     """The first parameter and module output in the order of the forward pass, and the first gradient in the order of
-    the backward pass, where what is no number spreads towards the input; None where all is finite. Every process
+    the backward pass, where a non-finite number spreads towards the input; None where all is finite. Every process
     must ask, with as many batches."""
     names = list(shared.parameters)
     values = [_broken(shared.parameters[name].detach()) for name in names]

@@ -120,7 +120,7 @@ class Shared:
         self.parameters = dict(model.named_parameters())
 
     def accumulating(self, last: bool) -> AbstractContextManager[object]:
-        """Gradients are exchanged in the last turn of a step only."""
+        """Gradients are exchanged in the last accumulation step only."""
         if isinstance(self.model, DistributedDataParallel) and not last:
             return self.model.no_sync()
         if isinstance(self.model, FSDPModule):

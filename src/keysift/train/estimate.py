@@ -4,14 +4,14 @@ import time
 
 import torch
 
+from keysift.evaluate.validation import summed_loss
 from keysift.models.language import count
 from keysift.train.build import build, empty, flops_per_token, model_config, state_bytes
 from keysift.train.config import TrainConfig, resolve
 from keysift.train.distributed import World, find_device
-from keysift.train.look import summed_loss
 from keysift.train.machine import memory_bytes, peak_flops
 from keysift.train.progress import clock
-from keysift.train.setup import open_data, streams, turns
+from keysift.train.setup import accumulation_steps, open_data, streams
 
 _LARGEST = 2**28  # parameters; a larger model is not built only to time it
 
@@ -24,7 +24,7 @@ def estimate(config: TrainConfig) -> dict[str, str]:
     parameters = count(model)
     config = resolve(config, parameters)
     batches, _ = streams(corpus, config)
-    often = turns(config, world)
+    often = accumulation_steps(config, world)
     flops = flops_per_token(model, config.context)
     told = {
         "model": f"{config.arch}, {shape.depth} layers, width {shape.width}",
@@ -49,8 +49,8 @@ def estimate(config: TrainConfig) -> dict[str, str]:
             summed_loss(model, batch).backward()  # type: ignore[no-untyped-call]
             took.append(time.perf_counter() - began)
         speed = batch.inputs.numel() / min(took)
-        told["memory of the process"] = f"{memory_bytes(world.device) / 2**20:,.0f} MiB after one turn"
-        told["speed"] = f"{speed:,.0f} tokens/s, the best of three turns on one process here"
+        told["memory of the process"] = f"{memory_bytes(world.device) / 2**20:,.0f} MiB after one pass"
+        told["speed"] = f"{speed:,.0f} tokens/s, the best of three passes on one process here"
     if config.steps is not None:
         tokens = config.steps * config.batch_tokens
         told["tokens"] = f"{tokens:,}, {tokens / batches.split.tokens:.2f} times the corpus"

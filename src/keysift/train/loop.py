@@ -15,22 +15,26 @@ from typing import Any, NoReturn
 import torch
 
 from keysift.core.config import to_dict
-from keysift.core.disk import write_whole
 from keysift.core.errors import ConfigError, DataError, TrainingError
 from keysift.data.batches import Batch, Batches
+from keysift.evaluate import validation
 from keysift.models.language import LanguageModel, count
-from keysift.train import checkpoint, look, machine, metrics, optimizer
+from keysift.runs import checkpoint, metrics
+from keysift.runs.directory import Run, write_json
+from keysift.runs.layout import DIAGNOSIS, METRICS, TRAIN, newest, saved
+from keysift.train import machine, optimizer
 from keysift.train.build import build, flops_per_token, model_config
 from keysift.train.config import TrainConfig, changed, needs_an_end, resolve
 from keysift.train.diagnose import diagnose, finite
 from keysift.train.distributed import World, joined
-from keysift.train.layout import DIAGNOSIS, METRICS, SAMPLES, TRAIN, name_of, saved, steps
+from keysift.train.facts import Facts, describe_session, read_facts
+from keysift.train.inspection import inspect
 from keysift.train.progress import Display, clock
-from keysift.train.run import Facts, Run, write_json
 from keysift.train.schedule import share
-from keysift.train.setup import autocast, open_data, share_model, streams, turns
+from keysift.train.setup import accumulation_steps, autocast, open_data, share_model, streams
 from keysift.train.signals import Stop
 from keysift.train.state import State
+from keysift.train.trackers import Log, Trackers, open_tracker
 
 OnStep = Callable[[dict[str, Any]], None]
 
@@ -40,19 +44,19 @@ def train(
 ) -> Path:
     """Train until the config says so or somebody asks to stop; returns the newest checkpoint.
 
-    resume    go on in `out`; `config` may change what is free to change, or be None
+    resume    resume the run in `out`; `config` may change what is changeable, or be None
     on_step   called with each line of the metrics, by the first process
     """
     run = Run(out)
-    stored = run.facts() if resume else None
+    stored = read_facts(run) if resume else None
     if config is None:
         if stored is None:
-            raise ConfigError("a new run needs a config; pass one, or resume=True to go on with an old run")
+            raise ConfigError("a new run needs a config; pass one, or resume=True to resume an old run")
         config = stored.config
     with joined(config.device) as world:
         session = None
         try:
-            # Until the first step there is nothing to save: whoever interrupts the tokenising need not wait for it.
+            # Signals are caught from the first step on: before it there is nothing to save.
             session = Session(config, run, stored, world, show=show, on_step=on_step)
             with Stop() as stop:
                 session.go(stop)
@@ -64,12 +68,13 @@ def train(
             if session is not None:
                 session.close()
             run.unlock()
-    known = steps(run.checkpoints)
-    return run.checkpoints / name_of(known[-1])
+    made = newest(out)
+    assert made is not None
+    return made
 
 
 class Session:
-    """One sitting of a run: set up, step, save."""
+    """One session of a run: set up, step, save."""
 
     def __init__(
         self,
@@ -81,7 +86,7 @@ class Session:
         show: bool,
         on_step: OnStep | None,
     ) -> None:
-        self.run, self.world, self.show, self.on_step = run, world, show and world.first, on_step
+        self.run, self.world, self.on_step = run, world, on_step
         needs_an_end(config)
         self.corpus = open_data(config, world, show=show)
         self.tokenizer = self.corpus.tokenizer  # held, because the cache may be gone when a checkpoint is due
@@ -98,14 +103,16 @@ class Session:
             flops_per_token=flops_per_token(model, self.config.context),
             bytes_per_token=self.batches.split.bytes_per_token,
         )
-        self.turns = turns(self.config, world)
+        self.accumulation_steps = accumulation_steps(self.config, world)
         self.shared = share_model(model, self.config, world)
         self.state = State.new(self.shared, self.config)
         self.precision = autocast(self.config, world)
         carried = torch.float32 if isinstance(self.precision, nullcontext) else torch.bfloat16
         self.peak = machine.peak_flops(world.device, carried)
+        seconds = None if self.config.minutes is None else self.config.minutes * 60
+        self.display = Display(self.config.steps, seconds, show=show and world.first)
         self.writer: metrics.Writer | None = None
-        self.plain: LanguageModel
+        self.trackers = Trackers({}, self.display.live.say)
         self._pool = ThreadPoolExecutor(1)
         if not world.alike(self.facts.stream):
             raise DataError(f"{config.data} is not the same text for every process; give all of them the same files")
@@ -113,55 +120,52 @@ class Session:
         self._restore(stored)
 
     def _open(self, stored: Facts | None) -> None:
-        """What only the first process does: claim the directory, and once nothing speaks against it, write."""
+        """What only the first process does: claim the directory and, once every check has passed, write to it."""
+        path = self.run.path
         if stored is None:
             self.run.claim()
         elif stored.stream != self.facts.stream:
             raise DataError(
-                f"{self.config.data} is not what {self.run.path} was trained on: its token stream has another hash; "
+                f"{self.config.data} is not what {path} was trained on: its token stream has another hash; "
                 f"bring the old text back, or start a new run"
             )
         self.run.lock()
-        checkpoint.tidy(self.run.checkpoints)
-        newest = self.run.newest()
-        if newest is not None:
-            # A crash, or a hand that removed a damaged checkpoint, may have left the links behind.
-            checkpoint.point(self.run.checkpoints, newest.name)
-            self.run.link_model()
-        made = saved(self.run.path)
+        self.run.recover()
+        made = saved(path)
         if self.config.steps is not None and made >= self.config.steps:
             raise ConfigError(
-                f"{self.run.path} is finished: it has made {made} steps, {self.config.steps} were asked for; "
-                f"pass more --steps to go on"
+                f"{path} is finished: it has made {made} steps, {self.config.steps} were asked for; "
+                f"pass more --steps to train on"
             )
-        sinks = [metrics.open_sink(sink, self.run.path, to_dict(self.config)) for sink in self.config.track]
-        write_json(self.run.path / TRAIN, to_dict(self.facts))
-        (self.run.path / DIAGNOSIS).unlink(missing_ok=True)
-        metrics.cut(self.run.path / METRICS, made)
-        self.run.add_session(self.config, self.world, self.shared.strategy, self.peak)
-        self.writer = metrics.Writer(self.run.path, sinks)
+        settings = to_dict(self.config)
+        trackers: dict[str, Log] = {str(name): open_tracker(name, path, settings) for name in self.config.track}
+        self.trackers = Trackers(trackers, self.display.live.say)
+        write_json(path / TRAIN, to_dict(self.facts))
+        (path / DIAGNOSIS).unlink(missing_ok=True)
+        metrics.cut(path / METRICS, made)
+        self.run.add_session(describe_session(self.config, self.world, self.shared.strategy, self.peak))
+        self.writer = metrics.Writer(path)
 
     def _restore(self, stored: Facts | None) -> None:
-        known = steps(self.run.checkpoints)
-        if known:
-            self.state.load(self.run.checkpoints / name_of(known[-1]))
+        known = newest(self.run.path)
+        if known is not None:
+            self.state.load(known)
         if stored is not None and stored.config.val_sequences != self.config.val_sequences:
             self.state.best = None  # of other sequences, so nothing can be compared with it
 
     def go(self, stop: Stop) -> None:
-        config, state = self.config, self.state
+        config, state, display = self.config, self.state, self.display
         began = time.monotonic()
-        seconds = None if config.minutes is None else config.minutes * 60
-        display = Display(config.steps, seconds, show=self.show)
         with display.live:
             display.live.say(self._greeting())
             ahead = self._fetch(state.step)
-            while True:
+            leave = False
+            while not leave:
                 arrived = time.perf_counter()
                 batches = ahead.result()
                 waited = time.perf_counter() - arrived
                 ahead = self._fetch(state.step + 1)
-                late = seconds is not None and time.monotonic() - began >= seconds
+                late = config.minutes is not None and time.monotonic() - began >= config.minutes * 60
                 line, leave = self._step(batches, lambda late=late: stop.asked or late)  # type: ignore[misc]
                 took = time.perf_counter() - arrived
                 state.step += 1
@@ -169,23 +173,10 @@ class Session:
                 leave = leave or state.step == config.steps
                 line.update(self._costs(took, waited))
                 display.step(line["step"], line["loss"], line["tokens_per_second"])
-                due = leave or state.step % config.every == 0
-                looked = time.perf_counter()
-                if due:
-                    if not finite(self.shared):
-                        self._give_up(state.step, f"step {state.step} left weights that are no numbers", batches)
-                    self.plain = state.plain()
-                # Whoever asked to stop may not be patient: what is worth seeing can wait, what must be kept cannot.
-                if due and not self.world.any(stop.asked):
-                    line.update(self._look(display, batches))
-                    line["look_seconds"] = time.perf_counter() - looked
-                elif due:
-                    display.live.say("asked to stop: saving; a second signal would not wait")
-                self._write(line)
-                if due:
-                    self._save()
-                if leave:
-                    break
+                if leave or state.step % config.every == 0:
+                    self._checkpoint(line, batches, interrupted=self.world.any(stop.asked))
+                else:
+                    self._write(line)
             display.live.say(
                 f"{'finished' if state.step == config.steps else 'stopped'} at step {state.step} "
                 f"after {clock(state.seconds)}; saved in {self.run.path}"
@@ -197,17 +188,17 @@ class Session:
         rate = (config.rate or 0.0) * share(config, state.step)
         optimizer.set_rate(state.optimizer, rate)
         state.optimizer.zero_grad(set_to_none=True)
-        (tokens,) = self.world.sum(sum(map(look.targets, batches)))
-        losses = []
-        for turn, batch in enumerate(batches):
-            with shared.accumulating(last=turn == len(batches) - 1):
+        (tokens,) = self.world.sum(sum(map(validation.targets, batches)))
+        found = []
+        for number, batch in enumerate(batches):
+            with shared.accumulating(last=number == len(batches) - 1):
                 with self.precision:
-                    loss = look.summed_loss(shared.model, batch.to(self.world.device))
+                    loss = validation.summed_loss(shared.model, batch.to(self.world.device))
                 # Strategies average over processes; the loss of a token must not depend on how many there are.
                 (loss * (self.world.size / tokens)).backward()  # type: ignore[no-untyped-call]
-            losses.append(loss.detach())
+            found.append(loss.detach())
         shared.finish()
-        summed, leave = self.world.sum(sum(map(float, losses)), float(wish()))
+        summed, leave = self.world.sum(sum(map(float, found)), float(wish()))
         mean = summed / tokens
         norm = optimizer.gradient_norm(shared.parameters)
         if not (math.isfinite(mean) and math.isfinite(norm)):
@@ -226,79 +217,101 @@ class Session:
         }
         return line, leave > 0
 
-    def _give_up(self, step: int, what: str, batches: list[Batch]) -> NoReturn:
-        """Stop before anything broken is saved, and leave word of where it began."""
-        found = diagnose(self.shared, [batch.to(self.world.device) for batch in batches])
-        known = steps(self.run.checkpoints)
-        last = name_of(known[-1]) if known else None
-        told = {
-            "step": step,
-            "what": what,
-            "rate": (self.config.rate or 0.0) * share(self.config, step - 1),
-            "sequences": self.batches.batch(step - 1).rows,
-            **found,
-            "last_good_checkpoint": last,
-        }
-        if self.world.first:
-            write_json(self.run.path / DIAGNOSIS, told)
-        where = found["first_parameter"] or found["first_output"] or found["first_gradient"]
-        onward = (
-            f"{last} is whole: go on from it with keysift train --resume {self.run.path} and a lower --rate or --clip 1"
-            if last
-            else "there is no checkpoint yet: start anew with a lower --rate or --clip 1"
-        )
-        raise TrainingError(f"{what}, first seen in {where}; {self.run.path / DIAGNOSIS} has the details; {onward}")
+    def _checkpoint(self, line: dict[str, Any], batches: list[Batch], *, interrupted: bool) -> None:
+        """Validate, save, and only then what may fail: a sample and the heads. When interrupted, save at once."""
+        state, say = self.state, self.display.live.say
+        if not finite(self.shared):
+            self._give_up(state.step, f"step {state.step} left non-finite weights", batches)
+        if interrupted:
+            say("interrupted: saving; a second signal ends it at once")
+        else:
+            line.update(self._validate(batches))
+        self._write(line)
+        model = state.plain()
+        self._save(model)
+        if self.world.first and not interrupted:
+            tokens = self.validation.batch(0).inputs[:1]
+            inspect(self.run.path, model, self.tokenizer, tokens, self.config, state.step, say)
 
-    def _costs(self, took: float, waited: float) -> dict[str, Any]:
-        rate = self.config.batch_tokens / took
-        return {
-            "tokens": self.state.step * self.config.batch_tokens,
-            "tokens_per_second": rate,
-            "share_of_peak": rate * self.facts.flops_per_token / (self.peak * self.world.size),
-            "memory_bytes": machine.memory_bytes(self.world.device),
-            "data_wait_share": waited / took,
-            "seconds": self.state.seconds,
-        }
-
-    def _look(self, display: Display, batches: list[Batch]) -> dict[str, Any]:
-        """Validation loss, a sample and what each head has learned."""
-        config, state = self.config, self.state
-        with look.averaged(self.shared, state.ema):
-            loss = look.validation_loss(self.shared, self.validation, config.val_sequences, self.precision)
+    def _validate(self, batches: list[Batch]) -> dict[str, Any]:
+        began = time.perf_counter()
+        state = self.state
+        with state.averaged():
+            loss = validation.validation_loss(
+                self.shared.model,
+                self.validation,
+                self.config.val_sequences,
+                precision=self.precision,
+                processes=self.world,
+            )
         if not math.isfinite(loss):
             self._give_up(state.step, f"after step {state.step} the validation loss is {loss:g}", batches)
         if state.best is None or loss < state.best:
             state.best, state.best_step = loss, state.step
-        found = {"val_loss": loss, "val_bits_per_byte": _bits(loss, self.validation)}
-        display.live.say(f"step {state.step}  validation {loss:.4f} ({found['val_bits_per_byte']:.3f} bits/byte)")
-        if not self.world.first:
-            return found
-        if config.sample_tokens:
-            text = look.sample(self.plain, self.tokenizer, config.sample_prompt, config.sample_tokens)
-            write_whole(self.run.path / SAMPLES / f"{name_of(state.step)}.txt", text + "\n")
-        return {**found, "heads": look.heads(self.plain, self.validation.batch(0).inputs[:1])}
+        bits = _bits(loss, self.validation)
+        self.display.live.say(f"step {state.step}  validation {loss:.4f} ({bits:.3f} bits/byte)")
+        return {
+            "val_loss": loss,
+            "val_bits_per_byte": bits,
+            "validation_seconds": time.perf_counter() - began,
+        }
 
-    def _save(self) -> None:
+    def _save(self, model: LanguageModel) -> None:
         """The line of this step is on disk before the checkpoint that follows it: none is missing after a crash."""
         config, state = self.config, self.state
         if self.writer is not None:
             self.writer.sync()
-        state.save(self.run.checkpoints, self.tokenizer, self.plain)
+        state.save(self.run.checkpoints, self.tokenizer, model)
         if self.world.first:
             self.run.link_model()
             best = state.best_step if config.keep_best else None
             checkpoint.retain(self.run.checkpoints, last=config.keep_last, every=config.keep_every, best=best)
         self.world.wait()
 
+    def _give_up(self, step: int, what: str, batches: list[Batch]) -> NoReturn:
+        """Stop before anything broken is saved, and write down where it began."""
+        found = diagnose(self.shared, [batch.to(self.world.device) for batch in batches])
+        known = newest(self.run.path)
+        told = {
+            "step": step,
+            "what": what,
+            "rate": (self.config.rate or 0.0) * share(self.config, step - 1),
+            "sequences": self.batches.batch(step - 1).rows,
+            **found,
+            "last_good_checkpoint": known.name if known else None,
+        }
+        if self.world.first:
+            write_json(self.run.path / DIAGNOSIS, told)
+        where = found["first_parameter"] or found["first_output"] or found["first_gradient"]
+        onward = (
+            f"{known.name} is whole: resume from it with keysift train --resume {self.run.path} and a lower --rate or "
+            f"--clip 1"
+            if known
+            else "there is no checkpoint yet: start again with a lower --rate or --clip 1"
+        )
+        raise TrainingError(f"{what}, first seen in {where}; {self.run.path / DIAGNOSIS} has the details; {onward}")
+
+    def _costs(self, took: float, waited: float) -> dict[str, Any]:
+        speed = self.config.batch_tokens / took
+        return {
+            "tokens": self.state.step * self.config.batch_tokens,
+            "tokens_per_second": speed,
+            "mfu": speed * self.facts.flops_per_token / (self.peak * self.world.size),
+            "memory_bytes": machine.memory_bytes(self.world.device),
+            "data_wait_share": waited / took,
+            "seconds": self.state.seconds,
+        }
+
     def _write(self, line: dict[str, Any]) -> None:
         if self.writer is not None:
             self.writer.write(line)
+            self.trackers.log(line)
         if self.on_step is not None and self.world.first:
             self.on_step(line)
 
     def _fetch(self, step: int) -> Future[list[Batch]]:
         """This process's part of a step, read while the step before it is computed."""
-        parts = self.turns * self.world.size
+        parts = self.accumulation_steps * self.world.size
 
         def read() -> list[Batch]:
             mine = range(self.world.rank, parts, self.world.size)
@@ -309,13 +322,14 @@ class Session:
     def _greeting(self) -> str:
         facts, step = self.facts, self.state.step
         return (
-            f"{'going on at step ' + str(step) if step else 'training'}: {self.config.arch} with "
+            f"{'resuming at step ' + str(step) if step else 'training'}: {self.config.arch} with "
             f"{facts.parameters:,} parameters on {self.config.data} in {self.run.path}, {self.world.size} "
             f"process{'es' if self.world.size > 1 else ''} ({self.shared.strategy})"
         )
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
+        self.trackers.finish()
         if self.writer is not None:
             self.writer.close()
 

@@ -4,7 +4,7 @@ from keysift.core.config import config
 
 
 @config
-class TrainingStory:
+class DemoTraining:
     parameters: int
     seconds: float
     context: int

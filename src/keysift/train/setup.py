@@ -39,7 +39,7 @@ def streams(corpus: Corpus, config: TrainConfig) -> tuple[Batches, Batches]:
     return training, validation(batch_size=size)
 
 
-def turns(config: TrainConfig, world: World) -> int:
+def accumulation_steps(config: TrainConfig, world: World) -> int:
     """How often a process calls the model in one step, so that every step reads batch_tokens."""
     if config.sequences % world.size:
         raise ConfigError(

@@ -1,19 +1,26 @@
-"""Everything a run must remember: weights, the moments of AdamW, their average, the step. Tensors by name, for DCP."""
+"""Everything a run must remember: weights, the moments of AdamW, their average, the step."""
 
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
+from keysift.core.errors import TrainingError
 from keysift.data.tokenizer import Tokenizer, save_tokenizer
-from keysift.models import save as models
 from keysift.models.language import LanguageModel
-from keysift.train import checkpoint
+from keysift.models.save import write_files
+from keysift.runs import checkpoint
+from keysift.runs.layout import name_of, steps
+from keysift.train import shards
 from keysift.train.build import empty
 from keysift.train.config import TrainConfig
-from keysift.train.distributed import Shared, whole
+from keysift.train.distributed import Shared, World, whole
 from keysift.train.optimizer import adamw, averages
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -28,7 +35,6 @@ class State:
     best: float | None = None
     best_step: int | None = None
     seconds: float = 0.0  # of training, over all sessions
-    finished: bool = False
     rng: Tensor = field(default_factory=torch.get_rng_state)
 
     @classmethod
@@ -47,41 +53,60 @@ class State:
         found.update({f"ema.{name}": tensor for name, tensor in self.ema.items()})
         return found
 
-    def save(self, folder: Path, tokenizer: Tokenizer, model: LanguageModel) -> Path:
+    def save(self, folder: Path, tokenizer: Tokenizer, model: LanguageModel) -> None:
         """Every process calls this; `model` is what `plain` returned."""
-        world = self.shared.world
-        tensors = {**self._tensors(), f"rng.{world.rank}": torch.get_rng_state()}
-
-        def write_model(path: Path) -> None:
-            models.save(model, path / "model")
-            save_tokenizer(tokenizer, path / "model")
-            for file in (path / "model").iterdir():
-                file.rename(path / file.name)
-            (path / "model").rmdir()
-
+        world, step = self.shared.world, self.step
+        # Every process holds the same of what is not sharded; the first one writes it.
+        mine = {name: t for name, t in self._tensors().items() if world.first or isinstance(t, DTensor)}
+        mine[f"rng.{world.rank}"] = torch.get_rng_state()
         progress = {
             "best": self.best,
             "best_step": self.best_step,
             "seconds": self.seconds,
-            "finished": self.finished,
             "processes": world.size,
         }
-        return checkpoint.save(folder, self.step, tensors, progress, write_model, world)
+        state = checkpoint.working(folder, step) / checkpoint.STATE
+        with ExitStack() as stack:
+
+            def begin() -> None:
+                fresh = stack.enter_context(checkpoint.written(folder, step, progress))
+                (fresh / checkpoint.STATE).mkdir()
+
+            def finish() -> None:
+                shards.write_index(state)
+                write_files(model, state.parent)
+                save_tokenizer(tokenizer, state.parent)
+                stack.close()
+
+            together(begin if world.first else _nothing, folder, step, world)
+            together(lambda: shards.write_shard(state, mine, world.rank), folder, step, world)
+            together(finish if world.first else _nothing, folder, step, world)
 
     def load(self, path: Path) -> None:
         """From a checkpoint of any number of processes."""
-        world = self.shared.world
-        tensors = self._tensors()
-        mine = f"rng.{world.rank}"
-        if mine in checkpoint.stored_names(path):
+        folder = path / checkpoint.STATE
+        index, tensors = shards.read_index(folder), self._tensors()
+        mine = f"rng.{self.shared.world.rank}"
+        if mine in index:
             tensors[mine] = self.rng.clone()
-        said = checkpoint.load(path, tensors, world)
+        shards.read(folder, index, tensors)
         if mine in tensors:
             torch.set_rng_state(tensors[mine])
-        self.step, self.best, self.best_step = said["step"], said["best"], said["best_step"]
-        self.seconds = said["seconds"]
+        told = checkpoint.progress(path)
+        self.step, self.best, self.best_step = told["step"], told["best"], told["best_step"]
+        self.seconds = told["seconds"]
         for kept in self.optimizer.state.values():
             kept["step"].fill_(float(self.step))
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """The shared model with its averaged weights, if there are any, for the time of the block."""
+        held = {name: self.shared.parameters[name].detach().clone() for name in self.ema}
+        self.shared.set(self.ema)
+        try:
+            yield
+        finally:
+            self.shared.set(held)
 
     def plain(self) -> LanguageModel:
         """The whole model on the CPU, of averaged weights if there are any. Every process must ask; the first one
@@ -96,3 +121,22 @@ class State:
         model = empty(self.shared.plain.config)
         model.load_state_dict(full, strict=False, assign=True)
         return model.eval()
+
+
+def together(work: Callable[[], None], folder: Path, step: int, world: World) -> None:
+    """Every process does its part of a save; all stop if one fails, so that none waits for ever."""
+    failure = ""
+    try:
+        work()
+    except (OSError, SafetensorError, RuntimeError) as error:
+        failure = str(error)
+    if world.any(bool(failure)):
+        known = steps(folder)
+        before = f"{name_of(known[-1])} is whole" if known else "no checkpoint was written yet"
+        raise TrainingError(
+            f"saving step {step} in {folder} failed ({failure or 'in another process'}); {before}; "
+            f"make room or make it writable, then resume"
+        )
+
+
+def _nothing() -> None: ...

@@ -2,11 +2,11 @@
 
 from html import escape
 
-from keysift.train.record import TrainingStory
+from keysift.train.record import DemoTraining
 from keysift.web.curves import curves, windows
 
 
-def story_section(story: TrainingStory) -> str:
+def story_section(story: DemoTraining) -> str:
     return f"""<h1>A Multiscreen of {story.parameters:,} parameters, {story.seconds:.0f} seconds old</h1>
 <p>Trained on the text of Python's standard library, byte by byte, in {len(story.losses)} steps on this machine.</p>
 <h2>Loss, in nats a byte</h2>

@@ -1,4 +1,4 @@
-"""What the loop asks of a batch."""
+"""The loss of a batch."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,7 @@ import torch
 import keysift
 from keysift.data.batches import Batch
 from keysift.data.shards import prepare
-from keysift.train import look
+from keysift.evaluate import validation
 from keysift.train.config import TrainConfig
 from keysift.train.setup import streams
 
@@ -25,22 +25,15 @@ def test_isolated_documents_are_learned_alone(tiny: TrainConfig, tmp_path: Path)
     with torch.no_grad():
         for layer in model.layers:
             layer.scalars.s_r.fill_(2.0)  # open: a key of another document would be accepted
-        together = float(look.summed_loss(model, batch))
+        together = float(validation.summed_loss(model, batch))
         alone = 0.0
         assert batch.segments is not None
         for row in range(2):
             for segment in batch.segments[row].unique():
                 at = batch.segments[row] == segment
                 part = Batch(inputs=batch.inputs[row, at][None], targets=batch.targets[row, at][None], rows=(row,))
-                alone += float(look.summed_loss(model, part))
-        mixed = float(look.summed_loss(model, replace(batch, segments=None)))
+                alone += float(validation.summed_loss(model, part))
+        mixed = float(validation.summed_loss(model, replace(batch, segments=None)))
     assert len(batch.segments.unique()) > 3
     assert together == pytest.approx(alone, rel=1e-5)
     assert together != pytest.approx(mixed, rel=1e-5)
-
-
-def test_what_is_seen_of_heads_is_bounded(tiny: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(look, "LOOKED_AT", 8)
-    model = keysift.Multiscreen(keysift.MultiscreenConfig.psi(2, vocab_size=257)).eval()
-    tokens = torch.randint(0, 257, (1, 32))
-    assert look.heads(model, tokens) == look.heads(model, tokens[:, :8])

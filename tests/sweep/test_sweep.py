@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from keysift.train import layout
+from keysift.runs import layout
+from keysift.runs.directory import Run
+from keysift.runs.metrics import last
+from keysift.sweep.drive import sweep
+from keysift.sweep.plan import points
 from keysift.train.config import TrainConfig
-from keysift.train.metrics import last
-from keysift.train.run import Run
-from keysift.train.sweep import points, sweep
+from keysift.train.facts import read_facts
+from tests.train.in_process import losses
 from tests.train.processes import environment, finish
-from tests.train.runs import losses
 
 AXES = ("seed=0,1,2",)
 
@@ -82,4 +84,17 @@ def test_more_steps_prolong_a_sweep(base: TrainConfig, tmp_path: Path) -> None:
     longer = sweep(points(replace(base, steps=64), (), ("seed=0,1",)), tmp_path, processes=2, show=False)
     assert [(one.state, one.summary.step) for one in longer if one.summary] == [("finished", 64)] * 2
     # A sixteenth of five steps, not of sixty-four: one sweep, one warm-up.
-    assert [Run(tmp_path / f"seed={seed}").facts().config.warmup for seed in (0, 1)] == [0, 0]
+    assert [read_facts(Run(tmp_path / f"seed={seed}")).config.warmup for seed in (0, 1)] == [0, 0]
+
+
+def test_nothing_beside_the_text_is_imported(
+    tiny: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user's folder may hold files named like modules; a run of a sweep started there must not execute them."""
+    for name in ("numpy", "random", "torch", "keysift"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'a').write({name!r})\n")
+    monkeypatch.chdir(tmp_path)
+    config = replace(tiny, steps=1, every=1, val_sequences=1, sample_tokens=0)
+    (one,) = sweep(points(config, (), ("seed=0",)), tmp_path / "sweep", processes=1, show=False)
+    assert one.state == "finished", one.said
+    assert not (tmp_path / "executed").exists()

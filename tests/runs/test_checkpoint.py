@@ -7,14 +7,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from keysift.runs.metrics import cut, last, read
+from keysift.runs.summary import summary
+from keysift.runs.directory import Run
+from keysift.train.facts import read_facts
 
 from keysift.core.errors import KeysiftError
-from keysift.train import checkpoint, layout
+from keysift.runs import checkpoint, layout
 from keysift.train.config import TrainConfig
 from keysift.train.distributed import World
 from keysift.train.loop import train
-from keysift.train.metrics import cut, read
-from keysift.train.run import Run
+from keysift.train.state import together
 from tests.refusals import refuses
 
 
@@ -36,10 +39,10 @@ def run(finished: Path, tmp_path: Path) -> Path:
 
 
 def go_on(run: Path) -> None:
-    train(replace(Run(run).facts().config, steps=6), run, resume=True, show=False)
+    train(replace(read_facts(Run(run)).config, steps=6), run, resume=True, show=False)
 
 
-FILES = ["model.safetensors", "config.json", "progress.json", "state/__0_0.distcp", "state/.metadata"]
+FILES = ["model.safetensors", "config.json", "progress.json", "state/shard-00000.safetensors", "state/index.json"]
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -48,7 +51,7 @@ def test_one_changed_byte_is_refused_and_the_one_before_loads(run: Path, file: s
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-    with refuses(f"{file} is corrupt: .* remove the folder step-00000004 to go on from step-00000002"):
+    with refuses(f"{file} is corrupt: .* remove the folder step-00000004 to resume from step-00000002"):
         go_on(run)
     shutil.rmtree(path.parents[1] if file.startswith("state") else path.parent)
     go_on(run)
@@ -64,7 +67,7 @@ def test_missing_files(run: Path) -> None:
     with refuses("has no readable manifest.json"):
         checkpoint.verify(newest)
     shutil.rmtree(run / "checkpoints" / "step-00000002")
-    with refuses("no older checkpoint is there", KeysiftError):
+    with refuses("there is no older checkpoint", KeysiftError):
         checkpoint.verify(newest)
 
 
@@ -81,15 +84,21 @@ def test_what_a_killed_process_left_is_swept_away(run: Path) -> None:
 def test_a_failure_names_what_is_left(tmp_path: Path) -> None:
     world = World(0, 1, torch.device("cpu"))
 
-    def full(path: Path) -> None:
+    def full() -> None:
         raise OSError(28, "No space left on device")
 
     with refuses("saving step 3 in .* failed .*No space left on device.*no checkpoint was written yet"):
-        checkpoint.save(tmp_path / "checkpoints", 3, {"a": torch.zeros(2)}, {}, full, world)
-    assert list((tmp_path / "checkpoints").iterdir()) == []
-    (tmp_path / "file").write_text("")
-    with refuses("saving step 3 in .* failed"):
-        checkpoint.save(tmp_path / "file" / "checkpoints", 3, {}, {}, full, world)
+        together(full, tmp_path, 3, world)
+    with pytest.raises(OSError, match="No space"), checkpoint.written(tmp_path, 3, {}):
+        full()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_in_the_place_of_checkpoints(run: Path) -> None:
+    shutil.rmtree(run / "checkpoints")
+    (run / "checkpoints").write_text("")
+    with refuses("saving step 2 in .* failed .*no checkpoint was written yet"):
+        train(None, run, resume=True, show=False)
 
 
 def test_a_torn_line_is_cut(tmp_path: Path) -> None:
@@ -97,3 +106,27 @@ def test_a_torn_line_is_cut(tmp_path: Path) -> None:
     path.write_text("".join(json.dumps({"step": step}) + "\n" for step in (1, 2, 3)) + '{"step": 4, "lo')
     cut(path, 2)
     assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
+
+
+DAMAGE = [b'{"step": 2, "lo', b"[]", b"2", b'{"loss": 1}', b'{"step": "2"}', b"\xff", b"[" * 9999]
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=range(len(DAMAGE)))
+def test_a_damaged_line_costs_no_other(tmp_path: Path, damage: bytes) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n' + damage + b'\n{"step": 3, "share_of_peak": 0.5}\n' + damage)
+    assert list(read(path)) == [{"step": 1}, {"step": 3, "mfu": 0.5}]
+    assert last(path) == {"step": 3, "mfu": 0.5}
+    cut(path, 3)
+    assert [line["step"] for line in read(path)] == [1, 3]
+
+
+def test_a_copy_beside_the_checkpoints_is_not_one(run: Path) -> None:
+    folder = run / "checkpoints"
+    for name in ("step-00000004.bak", "step-", "step-4"):
+        shutil.copytree(folder / "step-00000004", folder / name)
+    assert layout.steps(folder) == [2, 4]
+    assert summary(run).saved == 4
+    go_on(run)
+    assert layout.saved(run) == 6
+    assert (folder / "step-00000004.bak" / "model.safetensors").is_file()

@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
+from keysift.runs.layout import METRICS
+from keysift.runs.metrics import read
 from keysift.train.config import TrainConfig
-from keysift.train.layout import METRICS
 from keysift.train.loop import train
-from keysift.train.metrics import read
 
 
 def losses(run: Path) -> list[float]:
@@ -18,7 +18,7 @@ def losses(run: Path) -> list[float]:
 
 
 def go(config: TrainConfig | None, run: Path, **rest: Any) -> Path:
-    train(config, run, show=False, **rest)
+    train(config, run, **{"show": False, **rest})
     return run
 
 

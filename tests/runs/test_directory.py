@@ -8,20 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from keysift.runs.metrics import read
+from keysift.runs.directory import Run
+from keysift.train.facts import read_facts
+from keysift.runs.summary import summary
 
 import keysift
 from keysift.data.shards import build as build_corpus
 from keysift.data.shards import prepare
 from keysift.data.tokenizer import load_tokenizer
-from keysift.train import layout
+from keysift.runs import layout
 from keysift.train.config import TrainConfig
 from keysift.train.distributed import World
-from keysift.train.metrics import read
-from keysift.train.run import Run
 from keysift.train.setup import streams
-from keysift.train.summary import summary
 from tests.refusals import refuses
-from tests.train.runs import distance, go, losses
+from tests.train.in_process import distance, go, losses
 
 
 def test_retention(tiny: TrainConfig, tmp_path: Path) -> None:
@@ -43,7 +44,7 @@ def test_minutes_end_a_run_and_a_resumed_session_counts_anew(tiny: TrainConfig, 
 
 def test_refusals(tiny: TrainConfig, tmp_path: Path) -> None:
     run = go(tiny, tmp_path / "run")
-    with refuses("already holds a run; go on with keysift train --resume"):
+    with refuses("already holds a run; resume it with keysift train --resume"):
         go(tiny, run)
     with refuses("is finished: it has made 12 steps, 12 were asked for; pass more --steps"):
         go(None, run, resume=True)
@@ -69,10 +70,10 @@ def test_one_trainer_at_a_time(tiny: TrainConfig, tmp_path: Path) -> None:
     other.lock()
     try:
         with refuses("another process is training in"):
-            go(replace(Run(run).facts().config, steps=14), run, resume=True)
+            go(replace(read_facts(Run(run)).config, steps=14), run, resume=True)
     finally:
         other.unlock()
-    go(replace(Run(run).facts().config, steps=14), run, resume=True)
+    go(replace(read_facts(Run(run)).config, steps=14), run, resume=True)
     assert len(losses(run)) == 14
 
 
@@ -84,7 +85,7 @@ def test_other_text_is_refused(tiny: TrainConfig, corpus: Path, tmp_path: Path) 
     run = go(replace(tiny, data=str(text), val_fraction=0.3), tmp_path / "run")
     (text / "00.txt").write_text("something else " * 50)
     with refuses("is not what .* was trained on: its token stream has another hash"):
-        go(replace(Run(run).facts().config, steps=14), run, resume=True)
+        go(replace(read_facts(Run(run)).config, steps=14), run, resume=True)
 
 
 def test_a_run_at_work_is_called_running(tiny: TrainConfig, tmp_path: Path) -> None:
@@ -98,7 +99,7 @@ def test_a_run_at_work_is_called_running(tiny: TrainConfig, tmp_path: Path) -> N
 def test_a_run_on_a_built_corpus_goes_on_with_its_tokenizer(tiny: TrainConfig, tmp_path: Path) -> None:
     build_corpus(tiny.data, "bpe:300", tmp_path / "corpus", show=False)
     run = go(replace(tiny, data=str(tmp_path / "corpus"), steps=4), tmp_path / "run")
-    go(replace(Run(run).facts().config, steps=6), run, resume=True)
+    go(replace(read_facts(Run(run)).config, steps=6), run, resume=True)
     assert len(losses(run)) == 6
     assert load_tokenizer(run).vocab_size == 300
     lines = [line for line in read(run / "metrics.jsonl") if "val_loss" in line]
@@ -121,7 +122,7 @@ def test_generated_tasks_are_read_whole(tiny: TrainConfig, tmp_path: Path) -> No
 def test_a_refused_resume_changes_nothing(tiny: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = go(tiny, tmp_path / "run")
     before = (run / "train.json").read_text()
-    config = Run(run).facts().config
+    config = read_facts(Run(run)).config
     with refuses("it has made 12 steps, 10 were asked for"):
         go(replace(config, steps=10), run, resume=True)
     broken = types.ModuleType("wandb")
@@ -138,7 +139,7 @@ def test_a_copied_run_goes_on(tiny: TrainConfig, tmp_path: Path) -> None:
     """Copies that follow links make files and folders of them."""
     run = go(tiny, tmp_path / "run")
     shutil.copytree(run, tmp_path / "copy", symlinks=False)
-    go(replace(Run(run).facts().config, steps=14), tmp_path / "copy", resume=True)
+    go(replace(read_facts(Run(run)).config, steps=14), tmp_path / "copy", resume=True)
     assert (tmp_path / "copy" / "model.safetensors").is_symlink()
     ours, newest = keysift.load(tmp_path / "copy"), keysift.load(tmp_path / "copy" / "checkpoints" / "step-00000014")
     assert distance(ours, newest) == 0

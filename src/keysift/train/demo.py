@@ -9,19 +9,19 @@ from keysift.data.tokenizer import Bytes
 from keysift.models.language import count
 from keysift.models.save import load
 from keysift.nn.inference import Inference
+from keysift.runs.layout import METRICS, holds_a_run
+from keysift.runs.metrics import read
 from keysift.train.build import build, model_config
 from keysift.train.config import TrainConfig
-from keysift.train.layout import METRICS, holds_a_run
-from keysift.train.look import sample
 from keysift.train.loop import train
-from keysift.train.metrics import read
-from keysift.train.record import TrainingStory
+from keysift.train.record import DemoTraining
+from keysift.train.samples import sample
 
 PROMPT, LENGTH = "def ", 160
 
 
-def training_story(seconds: float, out: Path, *, show: bool = True) -> TrainingStory:
-    """Trains in `out`, where an earlier story is overwritten."""
+def demo_training(seconds: float, out: Path, *, show: bool = True) -> DemoTraining:
+    """Trains in `out`, where an earlier demo run is overwritten."""
     config = TrainConfig(psi=6, context=128, batch_tokens=1024, minutes=seconds / 60, sample_tokens=0, every=1_000_000)
     if holds_a_run(out):
         shutil.rmtree(out)
@@ -31,7 +31,7 @@ def training_story(seconds: float, out: Path, *, show: bool = True) -> TrainingS
     model = load(out).eval()
     lines = list(read(out / METRICS))
     windows = [scalars.stored(Inference())["window"].tolist() for scalars in model._scalars()]
-    return TrainingStory(
+    return DemoTraining(
         parameters=count(model),
         seconds=lines[-1]["seconds"],
         context=config.context,

@@ -7,8 +7,8 @@ from typing import Any
 
 from keysift.core.config import config
 from keysift.core.errors import DataError
-from keysift.train.layout import DIAGNOSIS, METRICS, TRAIN, holds_a_run, in_use, saved
-from keysift.train.metrics import read
+from keysift.runs.layout import DIAGNOSIS, METRICS, TRAIN, holds_a_run, in_use, saved
+from keysift.runs.metrics import read
 
 _BARS = "▁▂▃▄▅▆▇█"
 

@@ -1,0 +1,105 @@
+"""Checkpoints: whole or not there at all, and known by their hashes. Free of torch.
+
+checkpoints/step-00000100/   config.json, model.safetensors and the tokenizer: loads anywhere with keysift.load
+    state/                   everything training needs: see train/shards.py
+    progress.json            step and what else is not a tensor
+    manifest.json            size and sha256 of every file above; a checkpoint without it does not exist
+checkpoints/last             a link to the newest
+
+All is written to a folder beside, brought to disk and then renamed.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from keysift.core.disk import whole_folder
+from keysift.core.errors import DataError
+from keysift.runs.layout import LAST, MANIFEST, name_of, steps
+
+PROGRESS, STATE = "progress.json", "state"
+
+
+def working(folder: Path, step: int) -> Path:
+    """Where a checkpoint is written until it is complete; the same for every process."""
+    return folder / f".{name_of(step)}.writing"
+
+
+@contextmanager
+def written(folder: Path, step: int, progress: Mapping[str, Any]) -> Iterator[Path]:
+    """A folder to fill with state and model; after the block it is the newest checkpoint, hashed and on disk."""
+    folder.mkdir(exist_ok=True)
+    with whole_folder(folder / name_of(step), working(folder, step)) as fresh:
+        yield fresh
+        (fresh / PROGRESS).write_text(json.dumps({"step": step, **progress}, indent=1) + "\n")
+        (fresh / MANIFEST).write_text(json.dumps(_hashes(fresh), indent=1) + "\n")
+    point(folder, name_of(step))
+
+
+def point(folder: Path, name: str) -> None:
+    """Make `last` lead to a checkpoint, in one step."""
+    if (folder / LAST).is_dir() and not (folder / LAST).is_symlink():
+        shutil.rmtree(folder / LAST)  # a copy of the run made a folder of the link
+    link = folder / f".{LAST}"
+    link.unlink(missing_ok=True)
+    link.symlink_to(name)
+    link.replace(folder / LAST)
+
+
+def verify(path: Path) -> None:
+    """Refuses a checkpoint of which any file is missing or changed."""
+    try:
+        wanted = json.loads((path / MANIFEST).read_text())
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} has no readable {MANIFEST} ({error}); {_instead(path)}") from error
+    for name, (size, digest) in wanted.items():
+        file = path / name
+        if not file.is_file():
+            raise DataError(f"{file} is missing; {_instead(path)}")
+        if file.stat().st_size != size or _sha256(file) != digest:
+            raise DataError(f"{file} is corrupt: it does not match its sha256; {_instead(path)}")
+
+
+def progress(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((path / PROGRESS).read_text())
+    return found
+
+
+def retain(folder: Path, *, last: int, every: int, best: int | None) -> None:
+    """Remove what nobody asked to keep."""
+    known = steps(folder)
+    for step in known[:-last]:
+        if step != best and not (every and step % every == 0):
+            path = folder / name_of(step)
+            # First the manifest: a removal that was cut short leaves no half checkpoint that looks whole.
+            (path / MANIFEST).unlink()
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def tidy(folder: Path) -> None:
+    """Remove what killed processes left."""
+    for path in folder.glob("*"):
+        unfinished = path.name.startswith("step-") and not (path / MANIFEST).exists()
+        if path.is_dir() and not path.is_symlink() and (path.name.startswith(".") or unfinished):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _instead(path: Path) -> str:
+    before = [step for step in steps(path.parent) if name_of(step) < path.name]
+    if not before:
+        return "there is no older checkpoint; start the run again"
+    return f"remove the folder {path.name} to resume from {name_of(before[-1])}"
+
+
+def _hashes(folder: Path) -> dict[str, tuple[int, str]]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): (path.stat().st_size, _sha256(path)) for path in files}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

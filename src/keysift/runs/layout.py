@@ -1,0 +1,47 @@
+"""Names in a run directory (see directory.py), and what they alone tell. Free of torch: lists of runs read it."""
+
+import fcntl
+import re
+from pathlib import Path
+
+TRAIN, ENVIRONMENT, DIAGNOSIS = "train.json", "environment.json", "diagnosis.json"
+METRICS, SAMPLES, HEADS, CHECKPOINTS, LOCK = "metrics.jsonl", "samples", "heads", "checkpoints", ".lock"
+MANIFEST, LAST = "manifest.json", "last"
+_STEP = re.compile(r"step-([0-9]{8,})")
+
+
+def name_of(step: int) -> str:
+    return f"step-{step:08d}"
+
+
+def steps(checkpoints: Path) -> list[int]:
+    """Finished checkpoints, oldest first. A folder of another name (step-00000020.bak) is not one."""
+    names = (_STEP.fullmatch(path.parent.name) for path in checkpoints.glob(f"step-*/{MANIFEST}"))
+    return sorted(int(name[1]) for name in names if name is not None)
+
+
+def newest(run: Path) -> Path | None:
+    """The newest checkpoint of a run, None if there is none yet."""
+    made = saved(run)
+    return run / CHECKPOINTS / name_of(made) if made else None
+
+
+def saved(run: Path) -> int:
+    """Step of the newest checkpoint, 0 if there is none."""
+    return max(steps(run / CHECKPOINTS), default=0)
+
+
+def holds_a_run(path: Path) -> bool:
+    return (path / TRAIN).is_file()
+
+
+def in_use(path: Path) -> bool:
+    """Whether a process is training there now."""
+    if not (path / LOCK).is_file():
+        return False
+    with (path / LOCK).open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False

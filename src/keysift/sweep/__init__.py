@@ -1,0 +1,1 @@
+"""Several runs, and what they say together. Reading order: plan, drive, child."""

@@ -1,0 +1,48 @@
+"""What is worth seeing at a checkpoint, once it is saved: a sample, and what each head has learned.
+
+Nothing here may cost the run: a part that fails is one line of warning.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from torch import Tensor
+
+from keysift.core.config import to_dict
+from keysift.core.disk import write_whole
+from keysift.data.tokenizer import Tokenizer
+from keysift.evaluate.tiles import heads
+from keysift.models.language import LanguageModel
+from keysift.runs.directory import write_json
+from keysift.runs.layout import HEADS, SAMPLES, name_of
+from keysift.train.config import TrainConfig
+from keysift.train.samples import sample
+
+LONGEST = 512  # tokens: the weights of a layer are formed to inspect its heads
+
+
+def inspect(
+    run: Path,
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    tokens_1T: Tensor,
+    config: TrainConfig,
+    step: int,
+    say: Callable[[str], None],
+) -> None:
+    def write_sample() -> None:
+        if config.sample_tokens:
+            text = sample(model, tokenizer, config.sample_prompt, config.sample_tokens)
+            (run / SAMPLES).mkdir(exist_ok=True)
+            write_whole(run / SAMPLES / f"{name_of(step)}.txt", text + "\n")
+
+    def write_heads() -> None:
+        (run / HEADS).mkdir(exist_ok=True)
+        found = [to_dict(head) for head in heads(model, tokens_1T[:, :LONGEST])]
+        write_json(run / HEADS / f"{name_of(step)}.json", found)
+
+    for what, work in (("sample", write_sample), ("inspection of the heads", write_heads)):
+        try:
+            work()
+        except Exception as error:  # whatever it was, the checkpoint is saved and the run goes on
+            say(f"warning: the {what} of step {step} failed ({error}); the checkpoint is saved")
