@@ -36,6 +36,7 @@ MULTISCREEN_CHANGES = {
     "norm": "none",
     "gate": False,
     "acceptance": 0.5001,
+    "acceptance_start": (0.5001,),
 }
 TRANSFORMER_CHANGES = {
     "vocab_size": 12,
@@ -232,6 +233,10 @@ def test_refusals() -> None:
         dataclasses.replace(TINY, key_width=1)
     with refuses(r"a fixed acceptance is a number in \(0, 1\], got 1.5"):
         dataclasses.replace(TINY, acceptance=1.5)
+    with refuses(r"one or two numbers in \(0, 1\), got \(0.5, 1.0\)"):
+        dataclasses.replace(TINY, acceptance_start=(0.5, 1.0))
+    with refuses("a fixed acceptance has no start"):
+        dataclasses.replace(TINY, acceptance=0.5, acceptance_start=(0.9,))
     with refuses("RoPE turns pairs of channels, got a key width of 5"):
         seeded(dataclasses.replace(TINY, position="rope", key_width=5))
     with refuses("context must be at least 1"):
@@ -279,3 +284,11 @@ def test_acceptance_at_the_ends_of_fp32(raw: float) -> None:
     for parameter in model.parameters():
         assert parameter.grad is not None
         assert bool(parameter.grad.isfinite().all())
+
+
+@pytest.mark.parametrize(("start", "wanted"), [((0.98,), [0.98, 0.98, 0.98]), ((0.5, 0.98), [0.5, 0.875, 0.98])])
+def test_a_learned_acceptance_starts_where_the_config_says(start: tuple[float, ...], wanted: list[float]) -> None:
+    model = Multiscreen(MultiscreenConfig(vocab_size=7, depth=2, tiles=3, width=8, acceptance_start=start))
+    for layer in model.layers:
+        torch.testing.assert_close(layer.scalars.stored(Inference())["acceptance"], torch.tensor(wanted))
+        assert layer.scalars.s_r.requires_grad

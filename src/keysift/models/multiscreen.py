@@ -8,7 +8,7 @@ No feed-forward block, no norm, no bias, no softmax but over the logits.
 Letters: B batch, T tokens, D model width.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 import torch
@@ -26,6 +26,18 @@ from keysift.nn.store import Store
 from keysift.nn.tile import Gate, Layer, Open, Tiles
 
 ROPE_THETA = 10_000.0
+PAPER_START = (0.5,)
+
+
+@dataclass(frozen=True)
+class Starts:
+    """Initial s_r of every tile: logit(r), spaced evenly from the first tile to the last."""
+
+    r: tuple[float, ...]
+
+    def __call__(self, site: Site, generator: torch.Generator | None = None) -> Tensor:
+        ends = torch.tensor(self.r, dtype=torch.float64).logit()
+        return torch.linspace(float(ends[0]), float(ends[-1]), site.heads, dtype=torch.float64)
 
 
 @config
@@ -49,6 +61,9 @@ class MultiscreenConfig:
     """Whether tanh(SiLU(x W_G)) multiplies a tile's output."""
     acceptance: Literal["learned"] | float = "learned"
     """The acceptance width r of every tile: learned, or one number in (0, 1]."""
+    acceptance_start: tuple[float, ...] = PAPER_START
+    """Where a learned r starts: one number for every tile, or two for the first tile and the last, the others between.
+    The paper starts at 0.5; near 1 every key is seen at first, which is our own change."""
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "depth", "tiles", "width", "key_width", "value_width"):
@@ -58,6 +73,10 @@ class MultiscreenConfig:
             raise ConfigError(f"MiPE turns the first two of a key's channels, got key_width={self.key_width}")
         if self.acceptance != "learned" and not 0 < self.acceptance <= 1:
             raise ConfigError(f"a fixed acceptance is a number in (0, 1], got {self.acceptance}")
+        if len(self.acceptance_start) not in (1, 2) or not all(0 < r < 1 for r in self.acceptance_start):
+            raise ConfigError(f"acceptance_start is one or two numbers in (0, 1), got {self.acceptance_start}")
+        if self.acceptance != "learned" and self.acceptance_start != PAPER_START:
+            raise ConfigError("a fixed acceptance has no start; leave acceptance_start out")
 
     @classmethod
     def psi(cls, psi: int, *, vocab_size: int) -> Self:
@@ -72,6 +91,10 @@ def screening(config: MultiscreenConfig) -> Mechanism:
         mechanism = replace(mechanism, name=f"{mechanism.name}, no mipe", prepare=(prepare_unturned,))
     if config.norm == "none":
         mechanism = replace(mechanism, name=f"{mechanism.name}, no norm", finish=())
+    if config.acceptance_start != PAPER_START:
+        opened = replace(ACCEPTANCE, init=Starts(config.acceptance_start))
+        scalars = tuple(opened if scalar is ACCEPTANCE else scalar for scalar in mechanism.scalars)
+        mechanism = replace(mechanism, scalars=scalars)
     if config.acceptance != "learned":
         fixed = replace(ACCEPTANCE, init=Constant(config.acceptance), link=identity, learned=False)
         scalars = tuple(fixed if scalar is ACCEPTANCE else scalar for scalar in mechanism.scalars)
