@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from keysift.runs.metrics import cut, last, read
-from keysift.runs.summary import summary
-from keysift.runs.directory import Run
-from keysift.train.facts import read_facts
 
 from keysift.core.errors import KeysiftError
 from keysift.runs import checkpoint, layout
+from keysift.runs.directory import Run
+from keysift.runs.metrics import cut, last, read
+from keysift.runs.summary import summary
 from keysift.train.config import TrainConfig
 from keysift.train.distributed import World
+from keysift.train.facts import read_facts
 from keysift.train.loop import train
 from keysift.train.state import together
 from tests.refusals import refuses

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from keysift.runs.metrics import read
-from keysift.runs.directory import Run
-from keysift.train.facts import read_facts
-from keysift.runs.summary import summary
 
 import keysift
 from keysift.data.shards import build as build_corpus
 from keysift.data.shards import prepare
 from keysift.data.tokenizer import load_tokenizer
 from keysift.runs import layout
+from keysift.runs.directory import Run
+from keysift.runs.metrics import read
+from keysift.runs.summary import summary
 from keysift.train.config import TrainConfig
 from keysift.train.distributed import World
+from keysift.train.facts import read_facts
 from keysift.train.setup import streams
 from tests.refusals import refuses
 from tests.train.in_process import distance, go, losses

@@ -1,1 +1,1 @@
-"""What a run directory is. layout, metrics, summary and checkpoint are free of torch; directory makes and claims one."""
+"""What a run directory is. layout, metrics, summary and checkpoint are torch-free; directory makes and claims one."""

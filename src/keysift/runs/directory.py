@@ -18,7 +18,18 @@ from keysift.core.disk import write_whole
 from keysift.core.errors import DataError
 from keysift.models.save import CONFIG, WEIGHTS
 from keysift.runs import checkpoint
-from keysift.runs.layout import CHECKPOINTS, ENVIRONMENT, HEADS, LAST, LOCK, MANIFEST, SAMPLES, TRAIN, holds_a_run, newest
+from keysift.runs.layout import (
+    CHECKPOINTS,
+    ENVIRONMENT,
+    HEADS,
+    LAST,
+    LOCK,
+    MANIFEST,
+    SAMPLES,
+    TRAIN,
+    holds_a_run,
+    newest,
+)
 
 
 class Run:
