@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, Unpack, overload
 
+import torch
 from torch import Tensor
 
 from keysift.core.errors import UnsupportedError
 from keysift.core.registry import Registry
-from keysift.kernels import blockwise, dense, native, screening_cpu
+from keysift.kernels import blockwise, dense, hidden, native, screening_cpu
 from keysift.kernels import call as calls
 from keysift.kernels.call import Call, Options, Scalars
 from keysift.kernels.native import Reason
@@ -30,6 +31,7 @@ class Backend:
     unusable: Callable[[], Reason | None] = lambda: None
     declines: Callable[[Call, bool], str | None] = lambda call, return_weights: None
     not_worth: Callable[[Call], str | None] = lambda call: None
+    reads_only_visible: bool = False  # forward, for one query
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ BACKENDS.add(
         run=screening_cpu.run,
         unusable=native.unusable,
         declines=screening_cpu.declines,
+        reads_only_visible=True,
     ),
 )
 BACKENDS.add(
@@ -137,6 +140,7 @@ def attend(
     backend         "auto", or a name from BACKENDS, which then runs or raises
 
     A query that sees no key gets zeros, and zero gradients. Statistics are fp32 whatever the inputs are.
+    A position that takes no part may hold anything, NaN included; a row that sees a NaN or an infinity is NaN.
     """
     checked = calls.check(
         find(mechanism),
@@ -152,11 +156,16 @@ def attend(
         key_at=key_at,
     )
     choice = _choose(checked, backend, return_weights)
-    out, weights = BACKENDS.find(choice.backend).run(checked)
+    chosen = BACKENDS.find(choice.backend)
+    # Looking at every key of a long cache for one token would cost more than the token.
+    trusted = chosen.reads_only_visible and q.shape[2] == 1 and not torch.is_grad_enabled()
+    clean, lost = (checked, None) if trusted else hidden.hide(checked)
+    out, weights = chosen.run(clean)
+    out = out if lost is None else hidden.mark(lost, out)
     if not return_weights:
         return out
     assert weights is not None, f"{choice.backend} was chosen for weights it does not return"
-    return out, weights
+    return out, weights if lost is None else hidden.mark_weights(checked, lost, weights)
 
 
 def explain(

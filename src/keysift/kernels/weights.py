@@ -37,18 +37,19 @@ def weights(
     shapes.not_empty("scores", "key", x.shape[-1])
     y = torch.zeros_like(x) if second is None else _rows("second", second).to(x.dtype)
     shapes.broadcastable("second", y, "." * x.ndim, x.shape)
-    for name, map_ in (("scores", x), ("second", y)):
-        if found.cosine_scores and not bool((map_.abs() <= 1).all()):
-            raise RangeError(
-                f"{found.name} reads {name} as cosines in [-1, 1], got {map_.abs().max().item():g}; "
-                f"divide by the lengths of q and k first, or squash them, e.g. with tanh"
-            )
     kept = torch.ones_like(x, dtype=torch.bool) if keep is None else torch.as_tensor(keep, device=x.device)
     if kept.dtype != torch.bool:
         raise ShapeError(f"keep must be boolean (True: take part), got {kept.dtype}")
     away = torch.zeros_like(x, dtype=torch.int64) if distance is None else torch.as_tensor(distance, device=x.device)
     for name, mask in (("keep", kept), ("distance", away)):
         shapes.broadcastable(name, mask, "." * x.ndim, x.shape)
+    for name, map_ in (("scores", x), ("second", y)):
+        outside = ~(map_.abs() <= 1) & kept
+        if found.cosine_scores and bool(outside.any()):
+            raise RangeError(
+                f"{found.name} reads {name} as cosines in [-1, 1], got {map_.expand(x.shape)[outside][0].item():g}; "
+                f"divide by the lengths of q and k first"
+            )
     visible = Visible(_as_row(kept.expand(x.shape)), _as_row(away.expand(x.shape)))
     aligned = align(found, scalars, Site(), dict.fromkeys("BHGTSV", 1), carry=x.dtype, device=x.device)
     maps = (_as_row(x), _as_row(y.expand(x.shape)))[: found.maps]

@@ -126,10 +126,11 @@ class Scalar:
         return self.link(self.init(site, None), site)
 
     def check(self, mechanism: str, value: Tensor) -> None:
-        low = value >= self.above if self.above_allowed else value > self.above
-        if not bool((low & (value <= self.up_to)).all()):
-            came = value.detach().flatten()
-            wrong = came[~(low & (value <= self.up_to)).flatten()][0].item()
+        right = (value >= self.above if self.above_allowed else value > self.above) & (value <= self.up_to)
+        if self.per.projected:
+            right = right | value.isnan()  # the token's own number is lost, and with it the rows that see it
+        if not bool(right.all()):
+            wrong = value.detach().flatten()[~right.flatten()][0].item()
             raise RangeError(
                 f"{mechanism} needs {self.name} {self._range()}, got {wrong:g}; {self.name} is {self.meaning}"
             )
