@@ -6,8 +6,9 @@ import torch
 from keysift.data.batches import IGNORE
 from keysift.data.recall import Recall
 from keysift.data.tokenizer import Bytes, Tokenizer
+from keysift.evaluate.measured import Cell, interval
 from keysift.evaluate.reading import read
-from keysift.evaluate.retrieval import Cell, Task, grid, interval, settings_of
+from keysift.evaluate.retrieval import Task, grid, settings_of
 from keysift.evaluate.tasks import AbcDigits, Mqar, Passkey, RecallTask
 from keysift.models.multiscreen import Multiscreen, MultiscreenConfig
 from keysift.models.transformer import Transformer, TransformerConfig

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from keysift.core.config import config
 from keysift.core.errors import RangeError
 from keysift.data.batches import IGNORE
 from keysift.evaluate.reading import read
@@ -21,32 +20,10 @@ from keysift.nn.inference import Inference
 Losses = npt.NDArray[np.float32]
 
 
-@config
-class TextLoss:
-    """Of one text. The first token has nothing before it, so it is not scored."""
-
-    tokens: int
-    """Tokens scored."""
-    bytes: int
-    """Bytes of the text they stand for."""
-    nats: float
-    """Mean over the tokens."""
-    bits_per_byte: float
-    """Does not depend on the vocabulary, so models with different tokenizers can be compared."""
-    context: int
-    stride: int
-
-
-def summarise(losses: Losses, *, text_bytes: int, context: int, stride: int) -> TextLoss:
+def mean_and_bits(losses: Losses, text_bytes: int) -> tuple[float, float]:
+    """Nats for each token, and bits for each byte of the text."""
     total = float(losses.sum(dtype=np.float64))
-    return TextLoss(
-        tokens=len(losses),
-        bytes=text_bytes,
-        nats=total / len(losses),
-        bits_per_byte=total / math.log(2) / text_bytes,
-        context=context,
-        stride=stride,
-    )
+    return total / len(losses), total / math.log(2) / text_bytes
 
 
 def token_losses(

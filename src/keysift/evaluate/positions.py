@@ -10,26 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from keysift.core.config import config
 from keysift.core.errors import DataError
+from keysift.evaluate.measured import Point
 from keysift.evaluate.reading import read
 from keysift.models.language import LanguageModel
 from keysift.nn.inference import Inference
 
 Array = npt.NDArray[np.int64]
 WITHIN = 0.1
-
-
-@config
-class Point:
-    """Mean nats for a token with about `context` tokens before it."""
-
-    context: int
-    setting: str
-    nats: float
-    error: float
-    """Standard error over documents; 0 where there is one."""
-    documents: int
 
 
 def stretches(documents: Iterable[Array], length: int) -> list[Array]:

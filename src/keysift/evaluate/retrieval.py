@@ -6,7 +6,6 @@ token of an answer given the ones before it is the same as writing the answer gr
 Letters: B rows, T tokens.
 """
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
@@ -14,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from keysift.core.config import config
 from keysift.core.errors import RangeError
 from keysift.data.batches import IGNORE
+from keysift.evaluate.measured import Cell
 from keysift.evaluate.reading import read
 from keysift.models.language import LanguageModel
 from keysift.nn.inference import Inference
@@ -32,33 +31,6 @@ class Task(Protocol):
     @property
     def chance(self) -> float: ...
     def row(self, number: int, *, length: int, depth: float) -> tuple[Array, Array]: ...
-
-
-@config
-class Cell:
-    """How often a model was right at one context length, one depth and one setting of its inference."""
-
-    length: int
-    depth: float
-    setting: str
-    right: int
-    asked: int
-
-    @property
-    def accuracy(self) -> float:
-        return self.right / self.asked
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        return interval(self.right, self.asked)
-
-
-def interval(right: int, asked: int, z: float = 1.96) -> tuple[float, float]:
-    """Wilson's interval for a share, 95% by default: it does not collapse to a point at 0 or 100%."""
-    share, spread = right / asked, z * z / asked
-    middle = (share + spread / 2) / (1 + spread)
-    half = z * math.sqrt(share * (1 - share) / asked + spread / (4 * asked)) / (1 + spread)
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def settings_of(rope_factors: Iterable[float] = (), *, expand_beyond: int | None = None) -> dict[str, Inference]:

@@ -8,27 +8,11 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from keysift.core.config import config
+from keysift.evaluate.measured import Head
 from keysift.models.language import LanguageModel
 from keysift.nn.inference import Inference
 from keysift.nn.scalars import Scalars
 from keysift.nn.tap import trace
-
-
-@config
-class Head:
-    """One head or tile on one text. `window` and `acceptance` are None where the mechanism has none."""
-
-    layer: int
-    head: int
-    window: float | None
-    acceptance: float | None
-    accepted: float
-    """Share of the visible (query, key) pairs with a weight other than zero."""
-    nothing: float
-    """Share of the queries whose weights are all zero."""
-    mass: float
-    """Mean sum of a query's weights."""
 
 
 @torch.no_grad()

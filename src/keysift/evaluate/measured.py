@@ -1,0 +1,132 @@
+"""What evaluations find, as plain data without torch: tables, figures, pages and JSON are all made from these.
+
+A record names its format and version; a field that changes its meaning raises the version.
+"""
+
+import math
+from typing import Literal
+
+from keysift.core.config import config
+
+
+@config
+class Subject:
+    """The model that was measured."""
+
+    name: str
+    """How people call it: the name of its run, checkpoint or preset."""
+    kind: str
+    parameters: int
+    trained_length: int | None
+    """Tokens of a training sequence; None if the model does not say."""
+    step: int | None
+    """Training steps behind it; 0 if untrained, None if unknown."""
+
+
+@config
+class Cell:
+    """How often a model was right at one context length, one depth and one setting of its inference."""
+
+    length: int
+    depth: float
+    setting: str
+    right: int
+    asked: int
+
+    @property
+    def accuracy(self) -> float:
+        return self.right / self.asked
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        return interval(self.right, self.asked)
+
+
+def interval(right: int, asked: int, z: float = 1.96) -> tuple[float, float]:
+    """Wilson's interval for a share, 95% by default: it does not collapse to a point at 0 or 100%."""
+    share, spread = right / asked, z * z / asked
+    middle = (share + spread / 2) / (1 + spread)
+    half = z * math.sqrt(share * (1 - share) / asked + spread / (4 * asked)) / (1 + spread)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+@config
+class Retrieval:
+    """Accuracy by context length, depth and setting."""
+
+    subject: Subject
+    task: str
+    chance: float
+    cells: tuple[Cell, ...]
+    format: Literal["keysift-retrieval"] = "keysift-retrieval"
+    version: Literal[1] = 1
+
+
+@config
+class TextLoss:
+    """Of one text. The first token has nothing before it, so it is not scored."""
+
+    subject: Subject
+    text: str
+    """Where the text came from."""
+    tokens: int
+    """Tokens scored."""
+    bytes: int
+    """Bytes of the text they stand for."""
+    nats: float
+    """Mean over the tokens."""
+    bits_per_byte: float
+    """Does not depend on the vocabulary, so models with different tokenizers can be compared."""
+    context: int
+    stride: int
+    format: Literal["keysift-loss"] = "keysift-loss"
+    version: Literal[1] = 1
+
+
+@config
+class Point:
+    """Mean nats for a token with about `context` tokens before it."""
+
+    context: int
+    setting: str
+    nats: float
+    error: float
+    """Standard error over documents; 0 where there is one."""
+    documents: int
+
+
+@config
+class LossByPosition:
+    subject: Subject
+    text: str
+    points: tuple[Point, ...]
+    format: Literal["keysift-positions"] = "keysift-positions"
+    version: Literal[1] = 1
+
+
+@config
+class Head:
+    """One head or tile on one text. `window` and `acceptance` are None where the mechanism has none."""
+
+    layer: int
+    head: int
+    window: float | None
+    acceptance: float | None
+    accepted: float
+    """Share of the visible (query, key) pairs with a weight other than zero."""
+    nothing: float
+    """Share of the queries whose weights are all zero."""
+    mass: float
+    """Mean sum of a query's weights."""
+
+
+@config
+class Windows:
+    """What every head has learned, and what it accepts on one text."""
+
+    subject: Subject
+    text: str
+    tokens: int
+    heads: tuple[Head, ...]
+    format: Literal["keysift-windows"] = "keysift-windows"
+    version: Literal[1] = 1
