@@ -64,6 +64,8 @@ class MultiscreenConfig:
     acceptance_start: tuple[float, ...] = PAPER_START
     """Where a learned r starts: one number for every tile, or two for the first tile and the last, the others between.
     The paper starts at 0.5; near 1 every key is seen at first, which is our own change."""
+    context: int | None = None
+    """Training length, if known: what window expansion goes by. It changes nothing else."""
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "depth", "tiles", "width", "key_width", "value_width"):
@@ -77,11 +79,13 @@ class MultiscreenConfig:
             raise ConfigError(f"acceptance_start is one or two numbers in (0, 1), got {self.acceptance_start}")
         if self.acceptance != "learned" and self.acceptance_start != PAPER_START:
             raise ConfigError("a fixed acceptance has no start; leave acceptance_start out")
+        if self.context is not None and self.context < 1:
+            raise ConfigError(f"MultiscreenConfig.context must be at least 1, got {self.context}")
 
     @classmethod
-    def psi(cls, psi: int, *, vocab_size: int) -> Self:
+    def psi(cls, psi: int, *, vocab_size: int, context: int | None = None) -> Self:
         """The paper's one-dial family: layers = tiles = psi, width = psi^2."""
-        return cls(vocab_size=vocab_size, depth=psi, tiles=psi, width=psi**2)
+        return cls(vocab_size=vocab_size, depth=psi, tiles=psi, width=psi**2, context=context)
 
 
 def screening(config: MultiscreenConfig) -> Mechanism:

@@ -19,9 +19,11 @@ from keysift.train.config import TrainConfig
 def model_config(config: TrainConfig, vocab_size: int) -> MultiscreenConfig | TransformerConfig:
     if config.arch == "multiscreen":
         if config.depth is None and config.heads is None and config.width is None:
-            return MultiscreenConfig.psi(8 if config.psi is None else config.psi, vocab_size=vocab_size)
+            return MultiscreenConfig.psi(
+                8 if config.psi is None else config.psi, vocab_size=vocab_size, context=config.context
+            )
         depth, heads, width = _sizes(config)
-        return MultiscreenConfig(vocab_size=vocab_size, depth=depth, tiles=heads, width=width)
+        return MultiscreenConfig(vocab_size=vocab_size, depth=depth, tiles=heads, width=width, context=config.context)
     depth, heads, width = _sizes(config)
     return TransformerConfig(
         vocab_size=vocab_size,
