@@ -22,16 +22,19 @@ if TYPE_CHECKING:
     from keysift.mechanisms.spec import Promise as Promise
     from keysift.mechanisms.spec import Scalar as Scalar
     from keysift.mechanisms.spec import register as register
+    from keysift.models.generate import Request as Request
     from keysift.models.generate import generate as generate
     from keysift.models.multiscreen import Multiscreen as Multiscreen
     from keysift.models.multiscreen import MultiscreenConfig as MultiscreenConfig
-    from keysift.models.sample import Sampling as Sampling
+    from keysift.models.sampling import Sampling as Sampling
     from keysift.models.save import load as load
     from keysift.models.save import save as save
     from keysift.models.transformer import Transformer as Transformer
     from keysift.models.transformer import TransformerConfig as TransformerConfig
     from keysift.nn.inference import Inference as Inference
     from keysift.nn.tap import trace as trace
+    from keysift.runs.text_model import TextModel as TextModel
+    from keysift.runs.text_model import open as open
 
 __version__ = "0.1.0"
 
@@ -52,12 +55,16 @@ _MENU = {
     "TransformerConfig": "keysift.models.transformer",
     "Inference": "keysift.nn.inference",
     "generate": "keysift.models.generate",
-    "Sampling": "keysift.models.sample",
+    "Request": "keysift.models.generate",
+    "Sampling": "keysift.models.sampling",
     "save": "keysift.models.save",
     "load": "keysift.models.save",
+    "open": "keysift.runs.text_model",
+    "TextModel": "keysift.runs.text_model",
     "trace": "keysift.nn.tap",
 }
-__all__ = ["__version__", *_MENU, *_PARTS]  # noqa: PLE0604
+# `from keysift import *` must not replace the built-in open.
+__all__ = ["__version__", *(name for name in _MENU if name != "open"), *_PARTS]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
@@ -69,4 +76,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted((*__all__, "open"))

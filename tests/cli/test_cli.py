@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keysift.cli.main import _main
+from keysift.cli.main import _main, parse
 from keysift.mechanisms import MECHANISMS
 from keysift.mechanisms.spec import Promise
 from tests.refusals import refuses, refuses_in_process
@@ -123,3 +123,13 @@ def test_scores_that_are_not_numbers(text: str) -> None:
 def test_a_mistake_returns_2_in_process(capsys: pytest.CaptureFixture[str]) -> None:
     assert _main(["mechanisms", "nothing"]) == 2
     assert capsys.readouterr().err.startswith("keysift: no mechanism is called 'nothing'")
+
+
+def test_a_value_a_config_refuses_is_one_line_and_a_wrong_flag_is_harmless(capsys: pytest.CaptureFixture[str]) -> None:
+    with refuses("seed must lie in 0"):
+        parse(["generate", "run", "--prompt", "a", "--seed", "-1"])
+    with pytest.raises(SystemExit):
+        parse(["generate", "run", "--\x1b]0;title\x07"])
+    said = capsys.readouterr().err
+    assert "\x1b" not in said
+    assert r"\x1b]0;title\x07" in said

@@ -166,7 +166,7 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_refusals(tmp_path: Path) -> None:
     with refuses("texts holds no text at all"):
         build(of(["", ""]), "bytes", tmp_path / "c", show=False)
-    with refuses("text 1 holds half a surrogate pair at character 2"):
+    with refuses("text 1: the text is not UTF-8: character 2"):
         build(of(["fine", "ab\ud800"]), "bytes", tmp_path / "c", show=False)
     with refuses("written bpe:SIZE, e.g. bpe:8192; got 'bpe:big'"):
         build(of(["a"]), "bpe:big", tmp_path / "c", show=False)

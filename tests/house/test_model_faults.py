@@ -117,7 +117,7 @@ def expansion_only_in_generation(patch: Patch) -> None:
 
     def expanding(self: caches.Cache, stores: list[object], batch: int, **rest: object) -> None:
         wide = [type(store)([math.inf] * len(store.limits), batch, 0) for store in stores]
-        init(self, wide, batch, **(rest | {"inference": Inference(expand_windows_beyond=1)}))
+        init(self, wide, batch, **(rest | {"inference": Inference(expand_windows=1)}))
 
     patch.setattr(caches.Cache, "__init__", expanding)
 
@@ -137,7 +137,7 @@ def expansion_of_every_window(patch: Patch) -> None:
 
     def eager(self: scalars.Scalars, inference: Inference) -> dict[str, Tensor]:
         values = stored(self, inference)
-        if inference.expand_windows_beyond is not None:
+        if inference.expand_windows is not False:
             values["reach"] = torch.full_like(values["window"], math.inf)
         return values
 
@@ -193,7 +193,7 @@ def documented_counts() -> None:
 
 
 def swe_at_the_training_length() -> None:
-    checks.multiscreen_matches_oracle(inference=Inference(expand_windows_beyond=6))
+    checks.multiscreen_matches_oracle(inference=Inference(expand_windows=6))
 
 
 FAULTS: list[tuple[Callable[[Patch], None], Callable[[], None]]] = [

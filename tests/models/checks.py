@@ -101,7 +101,7 @@ def multiscreen_matches_oracle(
         position=config.position,
         norm=config.norm,
         acceptance=None if config.acceptance == "learned" else config.acceptance,
-        expand=chosen.expand_windows_beyond,
+        expand=chosen.expand_windows,
         factor=chosen.rope_factor,
         start=start,
     )
@@ -179,13 +179,13 @@ def swe_is_shared() -> None:
     """Cache and evaluation agree with window expansion and without, and the two differ."""
     model = opened(TINY, windows=(2.5, 6.0, 9.3))
     tokens = tokens_for(model, 1, 30)
-    choices = (Inference(), Inference(expand_windows_beyond=5))
+    choices = (Inference(), Inference(expand_windows=5))
     plain, wide = (model(tokens, inference=choice) for choice in choices)
     assert (plain - wide).abs().max() > 1e-3, "window expansion changes nothing here"
     for choice, full in zip(choices, (plain, wide), strict=True):
         cache = model.cache(1, inference=choice)
         close(torch.cat([model(tokens[:, i : i + 1], cache=cache) for i in range(30)], dim=1), full)
-    beyond_all = model(tokens, inference=Inference(expand_windows_beyond=10))
+    beyond_all = model(tokens, inference=Inference(expand_windows=10))
     assert torch.equal(beyond_all, plain), "a window within the training length was expanded"
 
 

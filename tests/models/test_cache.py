@@ -21,7 +21,7 @@ from tests.refusals import refuses
 ONE_BY_ONE = (1,) * 24
 UNEVEN = (5, 1, 9, 2, 1, 6)
 SMALL = TransformerConfig(vocab_size=11, depth=2, heads=4, width=16, context=12)
-SWE = Inference(expand_windows_beyond=5)
+SWE = Inference(expand_windows=5)
 WINDOWS = {
     "fractional": (2.5, 6.7, 9.3),
     "integer": (2.0, 6.0, 9.0),

@@ -73,7 +73,7 @@ def test_every_field_matters(base: MultiscreenConfig | TransformerConfig, change
 def test_every_inference_choice_matters() -> None:
     model = opened(dataclasses.replace(TINY, position="rope"), windows=(2.5, 6.0, 9.3))
     tokens = tokens_for(model, 1, 20)
-    changes = {"expand_windows_beyond": 5, "rope_factor": 2.0}
+    changes = {"expand_windows": 5, "rope_factor": 2.0}
     assert set(changes) == {field.name for field in dataclasses.fields(Inference)}
     for name, value in changes.items():
         changed = model(tokens, inference=Inference(**{name: value}))
@@ -222,11 +222,11 @@ def test_refusals() -> None:
     with refuses(r"tokens must lie in 0..8, got -1"):
         model(torch.tensor([[-1]]))
     with refuses("no layer of this model has a window"):
-        transformer(torch.zeros(1, 3, dtype=torch.int64), inference=Inference(expand_windows_beyond=5))
+        transformer(torch.zeros(1, 3, dtype=torch.int64), inference=Inference(expand_windows=5))
     with refuses("has no RoPE to scale"):
         model.cache(1, inference=Inference(rope_factor=2.0))
-    with refuses("expand_windows_beyond is the training length"):
-        Inference(expand_windows_beyond=0)
+    with refuses("expand_windows is the training length"):
+        Inference(expand_windows=0)
     with refuses("rope_factor must be a positive number"):
         Inference(rope_factor=0.0)
     with refuses("tiles must be at least 1, got 0"):

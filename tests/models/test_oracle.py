@@ -25,7 +25,7 @@ ABLATIONS = {
 @pytest.mark.parametrize("expand", [None, 5])
 @pytest.mark.parametrize("change", ABLATIONS.values(), ids=ABLATIONS)
 def test_multiscreen_and_its_ablations(change: dict[str, object], expand: int | None) -> None:
-    inference = Inference(expand_windows_beyond=expand)
+    inference = Inference(expand_windows=expand)
     checks.multiscreen_matches_oracle(dataclasses.replace(TINY, **change), inference=inference)
 
 
@@ -49,7 +49,7 @@ def test_windows_around_the_threshold(windows: tuple[float, ...]) -> None:
 
 def test_the_window_grows_no_further_than_the_training_length() -> None:
     """w = 6.0 is not strictly greater than a training length of 6."""
-    checks.multiscreen_matches_oracle(inference=Inference(expand_windows_beyond=6))
+    checks.multiscreen_matches_oracle(inference=Inference(expand_windows=6))
 
 
 def test_scaled_rope_in_the_ablation() -> None:

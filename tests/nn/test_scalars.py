@@ -59,7 +59,7 @@ def test_how_far_back_a_head_must_be_remembered() -> None:
     with torch.no_grad():
         found.raw_window.copy_((windows - 1).log())
     assert found.reach(Inference()) == pytest.approx(windows.tolist())
-    assert found.reach(Inference(expand_windows_beyond=4)) == pytest.approx([2.5, math.inf, 4.0, 3.0])
+    assert found.reach(Inference(expand_windows=4)) == pytest.approx([2.5, math.inf, 4.0, 3.0])
     shared = made(SCREENING, key_heads=2)
     shared.load_state_dict(found.state_dict())
     assert shared.reach(Inference()) == pytest.approx([9.0, 4.0])

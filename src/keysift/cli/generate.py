@@ -1,78 +1,79 @@
 """Continue a prompt with a saved model; the text streams as it is made."""
 
 import sys
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from keysift.core.config import config
+from keysift.core.errors import ConfigError, DataError
+from keysift.models.sampling import Sampling
+from keysift.nn.inference import Inference
+
+_LONGEST = 2**26  # bytes of a prompt
 
 
 @config
 class Args:
     run: Annotated[Path, tyro.conf.Positional]
     """The directory of a saved model."""
-    prompt: str
+    prompt: str | None = None
     """The text to continue."""
+    prompt_file: Path | None = None
+    """A file with the text to continue; - reads standard input."""
+    echo: bool = False
+    """Print the prompt too."""
     max_new_tokens: int = 200
     """How many tokens to add at most."""
-    temperature: float = 0.8
-    """How freely to choose; 0 takes the most likely token."""
-    top_k: int | None = None
-    """Choose among the k most likely tokens."""
-    top_p: float = 1.0
-    """Choose among the fewest tokens that together have this probability."""
-    min_p: float = 0.0
-    """Choose among tokens at least this fraction as likely as the most likely one."""
-    repetition_penalty: float = 1.0
-    """Make tokens that already occurred less likely; 1 is off."""
     stop: tuple[str, ...] = ()
     """End before one of these texts."""
-    seed: int = 0
-    """The same seed gives the same text."""
-    expand_windows_beyond: int | None = None
-    """Training length: tiles whose window is longer look back without end."""
-    rope_factor: float = 1.0
-    """Divide positions by this before RoPE."""
+    sampling: Sampling = field(default_factory=lambda: Sampling(temperature=0.8))
+    inference: Inference = field(default_factory=Inference)
 
 
 def run(args: Args) -> None:
-    from keysift.cli.stream import TextStream
-    from keysift.data.tokenizer import load_tokenizer
-    from keysift.models.generate import generate
-    from keysift.models.sample import Sampling
-    from keysift.models.save import load
-    from keysift.nn.inference import Inference
+    from keysift.cli import output
+    from keysift.models.generate import Request
+    from keysift.runs import text_model
 
-    sampling = Sampling(
-        temperature=args.temperature,
-        top_k=args.top_k,
-        top_p=args.top_p,
-        min_p=args.min_p,
-        repetition_penalty=args.repetition_penalty,
-        seed=args.seed,
-    )
-    inference = Inference(expand_windows_beyond=args.expand_windows_beyond, rope_factor=args.rope_factor)
-    model = load(args.run).eval()
-    tokenizer = load_tokenizer(args.run)
-    stream = TextStream(tokenizer.decode, args.stop, sys.stdout)
+    prompt = _prompt(args)
+    asked = Request(prompt=prompt, max_new_tokens=args.max_new_tokens, sampling=args.sampling, stop=args.stop)
+    made = text_model.open(args.run).start([asked], inference=args.inference)
+    if args.echo:
+        output.write(prompt)
     try:
-        result = generate(
-            model,
-            [tokenizer.encode(args.prompt) or [tokenizer.end_id]],
-            max_tokens=args.max_new_tokens,
-            sampling=sampling,
-            inference=inference,
-            end_id=tokenizer.end_id,
-            stop=args.stop,
-            decode=tokenizer.decode,
-            on_token=lambda row, token: stream.add(token),
-        )
+        for piece in made:
+            output.write(piece.text)
+        said = ""
     except KeyboardInterrupt:
         # What was made is kept: it is on the terminal already, but for the few characters held back.
-        stream.finish()
-        sys.stderr.write(f"interrupted after {stream.tokens} tokens\n")
-        return
-    stream.finish()
-    sys.stderr.write(f"{stream.tokens} tokens, {result.tokens_per_second:.1f} tokens/s\n")
+        output.write(made.rows[0].rest())
+        said = "interrupted after "
+    output.write("\n")
+    output.print_note(f"{said}{len(made.rows[0].tokens)} tokens, {made.tokens_per_second:.1f} tokens/s")
+
+
+def _prompt(args: Args) -> str:
+    if (args.prompt is None) == (args.prompt_file is None):
+        raise ConfigError("say what to continue: --prompt TEXT, or --prompt-file FILE, where - reads standard input")
+    if args.prompt_file is None:
+        assert args.prompt is not None
+        return args.prompt
+    try:
+        if str(args.prompt_file) == "-":
+            data = sys.stdin.buffer.read(_LONGEST + 1)
+        else:
+            with args.prompt_file.open("rb") as file:
+                data = file.read(_LONGEST + 1)
+    except OSError as error:
+        raise DataError(f"the prompt cannot be read ({error}); --prompt-file takes a text file") from error
+    if len(data) > _LONGEST:
+        raise DataError(f"{args.prompt_file} is longer than {_LONGEST:,} bytes; cut it to what the model should read")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{args.prompt_file} is not UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}; convert it first"
+        ) from error

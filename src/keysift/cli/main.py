@@ -4,14 +4,19 @@ A KeysiftError becomes one line on stderr and exit code 2: a user's mistake is n
 """
 
 import os
+import signal
 import sys
+from contextlib import redirect_stderr
 from importlib import import_module
+from io import StringIO, TextIOWrapper
 from typing import Annotated, Any, Union
 
 import tyro
 from rich.console import Console
 
+from keysift.cli.flags import RULES
 from keysift.core.errors import KeysiftError
+from keysift.core.shown import shown_text
 
 VERBS = ("mechanisms", "weights", "doctor", "demo", "presets", "generate", "data", "train", "runs", "sweep", "bench")
 
@@ -21,7 +26,27 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def parse(argv: list[str]) -> Any:
-    """The arguments of a verb, as its `run` takes them."""
+    """The arguments of a verb, as its `run` takes them. A value that a config refuses is its KeysiftError."""
+    said = StringIO()
+    try:
+        with redirect_stderr(said), RULES:
+            return _parse(argv)
+    except SystemExit as ended:
+        refused = _refusal(ended)
+        if refused is not None:
+            raise refused.with_traceback(None) from None
+        sys.stderr.write(shown_text(said.getvalue()))
+        raise
+
+
+def _refusal(error: BaseException | None) -> KeysiftError | None:
+    """tyro draws a box around any ValueError and exits; what it caught is still in the chain."""
+    while error is not None and not isinstance(error, KeysiftError):
+        error = error.__context__
+    return error
+
+
+def _parse(argv: list[str]) -> Any:
     verbs = {verb: import_module(f"keysift.cli.{verb}") for verb in VERBS}
     # The summary in --help is the first line of each verb's docstring: no second list to keep.
     union: Any = Union[  # noqa: UP007
@@ -30,26 +55,34 @@ def parse(argv: list[str]) -> Any:
             for verb, module in verbs.items()
         )
     ]
-    shown = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff)
+    flags = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff)
     own = getattr(verbs.get(argv[0]) if argv else None, "defaults", None)
     if own is None:
-        return tyro.cli(union, prog="keysift", description="Attention that can say no.", args=argv, config=shown)
+        return tyro.cli(union, prog="keysift", description="Attention that can say no.", args=argv, config=flags)
     # Flags of these verbs change what a file or an old run says, so they start from it.
     module, rest = verbs[argv[0]], argv[1:]
     about = module.__doc__
     return tyro.cli(
-        module.Args, prog=f"keysift {argv[0]}", description=about, args=rest, default=own(rest), config=shown
+        module.Args, prog=f"keysift {argv[0]}", description=about, args=rest, default=own(rest), config=flags
     )
 
 
 def _main(argv: list[str]) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a letter the terminal has not is spelled out
+            stream.reconfigure(errors="backslashreplace")
     try:
         args = parse(argv)
         sys.modules[type(args).__module__].run(args)
+        sys.stdout.flush()
     except KeysiftError as error:
         if os.environ.get("RANK", "0") == "0":  # every process torchrun started refuses; one says so
             Console(stderr=True, highlight=False).print(f"keysift: {error}", markup=False, soft_wrap=True)
         return 2
+    except BrokenPipeError:
+        # `keysift ... | head`: the reader has enough. Python would flush once more when it ends, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
         return 130
     return 0

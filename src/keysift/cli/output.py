@@ -1,12 +1,14 @@
 """How verbs speak: tables for people, JSON for scripts."""
 
 import json
+import sys
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from keysift.core.config import to_dict
+from keysift.core.shown import shown_text
 
 
 def console() -> Console:
@@ -32,3 +34,13 @@ def print_plain(text: str) -> None:
 def print_note(text: str) -> None:
     """Beside the result, on stderr: what a person should know and a script need not read."""
     Console(stderr=True, highlight=False, soft_wrap=True).print(text, markup=False, emoji=False)
+
+
+def write(text: str) -> None:
+    """What a model wrote, at once: harmless on a terminal, the very bytes of the text in a file or a pipe."""
+    if sys.stdout.isatty():
+        sys.stdout.write(shown_text(text))
+    else:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode(errors="surrogateescape"))
+    sys.stdout.flush()

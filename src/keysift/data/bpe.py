@@ -17,7 +17,8 @@ from tokenizers import Tokenizer as Engine
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from keysift.core.errors import DataError, RangeError
-from keysift.data.tokenizer import Ids, id_type
+from keysift.data.decoder import Decoder, Utf8Decoder, WindowDecoder, spelled_in_letters
+from keysift.data.tokenizer import Ids, id_type, utf8
 
 END = "<|endoftext|>"
 # GPT-2 as OpenAI published it, and the names Hugging Face gave the same two files.
@@ -43,25 +44,40 @@ class BPE:
         self.name = name
         self.vocab_size: int = max(engine.get_vocab().values()) + 1
         self._dtype = id_type(self.vocab_size)
-        self._cuttable = _cuttable(json.loads(engine.to_str()))
+        state = json.loads(engine.to_str())
+        self._cuttable = _cuttable(state)
+        self._silent = {token["id"] for token in state["added_tokens"] if token["special"]} | {end_id}
+        self._bytes = (state.get("decoder") or {}).get("type") == "ByteLevel"
 
     @property
     def hash(self) -> str:
         return hashlib.sha256(f"{self.end_id}\n{self.engine.to_str()}".encode()).hexdigest()
 
     def encode(self, text: str) -> list[int]:
-        return list(self.engine.encode(text, add_special_tokens=False).ids)
+        return list(self.engine.encode(utf8(text).decode(), add_special_tokens=False).ids)
 
     def encode_array(self, text: str) -> Ids:
+        utf8(text)
         pieces = list(_pieces(text)) if self._cuttable else [text]
         encoded = self.engine.encode_batch_fast(pieces, add_special_tokens=False)
         return np.concatenate([np.array(one.ids, self._dtype) for one in encoded])
 
     def decode(self, ids: Sequence[int]) -> str:
-        wrong = [i for i in ids if not 0 <= i < self.vocab_size]
-        if wrong:
-            raise RangeError(f"{self.name} has ids 0 to {self.vocab_size - 1}, got {wrong[0]}; use the model's own")
+        for token in ids:
+            self._check(token)
         return str(self.engine.decode([i for i in ids if i != self.end_id], skip_special_tokens=True))
+
+    def decoder(self) -> Decoder:
+        return Utf8Decoder(self._spelled) if self._bytes else WindowDecoder(self.decode, self._silent)
+
+    def _spelled(self, token: int) -> bytes:
+        self._check(token)
+        letters = self.engine.id_to_token(token)  # None for a gap in the vocabulary
+        return b"" if letters is None or token in self._silent else spelled_in_letters(letters)
+
+    def _check(self, token: int) -> None:
+        if not 0 <= token < self.vocab_size:
+            raise RangeError(f"{self.name} has ids 0 to {self.vocab_size - 1}, got {token}; use the model's own")
 
     def save(self, directory: Path) -> None:
         (directory / "tokenizer.json").write_text(self.engine.to_str(pretty=False))

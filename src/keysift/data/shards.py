@@ -20,7 +20,7 @@ from keysift.core.errors import DataError, RangeError
 from keysift.data.corpus import FORMAT, INDEX, Corpus, open_corpus, read_index, write_index
 from keysift.data.progress import Meter
 from keysift.data.sources import Document, Source, find_source
-from keysift.data.tokenizer import Bytes, Ids, Tokenizer, find_tokenizer, save_tokenizer
+from keysift.data.tokenizer import Bytes, Ids, Tokenizer, find_tokenizer, save_tokenizer, utf8
 from keysift.data.workers import encode_chunks
 from keysift.data.writer import Fact, Writer, fresh
 
@@ -184,9 +184,7 @@ def _chunks(source: Source) -> Iterator[list[Document]]:
 
 def _fact(document: Document) -> Fact:
     try:
-        text = document.text.encode()
-    except UnicodeEncodeError as error:
-        raise DataError(
-            f"{document.name} holds half a surrogate pair at character {error.start}, which is no text; remove it"
-        ) from error
+        text = utf8(document.text)
+    except DataError as error:
+        raise DataError(f"{document.name}: {error}") from error
     return Fact(len(text), int.from_bytes(hashlib.sha256(text).digest()[:8], "little"))

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keysift.core.errors import DataError, RangeError
+from keysift.data.decoder import Decoder, Utf8Decoder
 
 Ids = npt.NDArray[Any]  # uint16, or uint32 where the vocabulary needs it
 
@@ -42,7 +43,22 @@ class Tokenizer(Protocol):
         """Text; end tokens are dropped."""
         ...
 
+    def decoder(self) -> Decoder:
+        """The same text, token by token."""
+        ...
+
     def save(self, directory: Path) -> None: ...
+
+
+def utf8(text: str) -> bytes:
+    """A command line or a file name that is not UTF-8 reaches Python as half surrogate pairs, which are no text."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"the text is not UTF-8: character {error.start} is {text[error.start]!r}, half of a surrogate pair; "
+            f"remove it"
+        ) from error
 
 
 def id_type(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
@@ -61,16 +77,21 @@ class Bytes:
         return hashlib.sha256(b"keysift bytes, end 256").hexdigest()
 
     def encode(self, text: str) -> list[int]:
-        return list(text.encode())
+        return list(utf8(text))
 
     def encode_array(self, text: str) -> Ids:
-        return np.frombuffer(text.encode(), np.uint8).astype(np.uint16)
+        return np.frombuffer(utf8(text), np.uint8).astype(np.uint16)
 
     def decode(self, ids: Sequence[int]) -> str:
-        wrong = [i for i in ids if not 0 <= i <= self.end_id]
-        if wrong:
-            raise RangeError(f"the bytes tokenizer has ids 0 to {self.end_id}, got {wrong[0]}; use the model's own")
-        return bytes(i for i in ids if i != self.end_id).decode(errors="replace")
+        return b"".join(map(self._spelled, ids)).decode(errors="replace")
+
+    def decoder(self) -> Decoder:
+        return Utf8Decoder(self._spelled)
+
+    def _spelled(self, token: int) -> bytes:
+        if not 0 <= token <= self.end_id:
+            raise RangeError(f"the bytes tokenizer has ids 0 to {self.end_id}, got {token}; use the model's own")
+        return b"" if token == self.end_id else bytes((token,))
 
     def save(self, directory: Path) -> None:
         (directory / MARKER).write_text(json.dumps({"tokenizer": self.name}) + "\n")

@@ -5,6 +5,7 @@ Letters: B batch, T tokens, D model width, N vocabulary.
 
 import itertools
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -80,7 +81,7 @@ class LanguageModel(nn.Module, ABC):
             counted = keep is None and start == 0
             span = Span(_positions(tokens, keep, start), keep, chosen, counted=counted)
             return self.through(tokens, span, [None] * len(self.layers))
-        if start != 0 or inference not in (None, cache.inference):
+        if start != 0 or (inference is not None and self._can(inference) != cache.inference):
             raise UnsupportedError(
                 "a cache was made for one start and one set of inference choices; "
                 "leave start and inference out, or pass them to model.cache(...)"
@@ -107,8 +108,16 @@ class LanguageModel(nn.Module, ABC):
         return [cast(Scalars, layer.scalars) for layer in self.layers]
 
     def _can(self, inference: Inference) -> Inference:
-        if inference.expand_windows_beyond is not None and not any(s.looks_back for s in self._scalars()):
-            raise UnsupportedError("no layer of this model has a window; leave expand_windows_beyond out")
+        """The choices with the training length as a number, if this model can follow them."""
+        if inference.expand_windows is not False and not any(s.looks_back for s in self._scalars()):
+            raise UnsupportedError("no layer of this model has a window; leave expand_windows out")
+        if inference.expand_windows is True:
+            trained = getattr(self.config, "context", None)
+            if trained is None:
+                raise UnsupportedError(
+                    "this model does not say how long the texts were it was trained on; give expand_windows that number"
+                )
+            inference = replace(inference, expand_windows=trained)
         if inference.rope_factor != 1.0 and not any(isinstance(module, Rotary) for module in self.modules()):
             raise UnsupportedError("this model has no RoPE to scale; leave rope_factor at 1.0")
         return inference

@@ -153,6 +153,6 @@ def from_version_1(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Weights whose s_r entries hold version 1's number s1 (r1 = exp(s1) + 1, arXiv:2604.01178v1), as version 3's.
 
     1 / (exp(s1) + 1) = sigmoid(-s1), so s_r = -s1. Version 1 always expands windows at inference: pass
-    Inference(expand_windows_beyond=training length) for the same function.
+    Inference(expand_windows=training length) for the same function.
     """
     return {name: -tensor if name.rpartition(".")[2] == "s_r" else tensor for name, tensor in state.items()}

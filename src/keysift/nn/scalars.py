@@ -67,8 +67,8 @@ class Scalars(nn.Module):
             else:
                 # Made anew rather than kept in a buffer, which .bfloat16() would round.
                 values[scalar.name] = scalar.default(self.site)
-        trained = inference.expand_windows_beyond
-        if trained is not None and self.looks_back:
+        trained = inference.expand_windows
+        if trained is not False and self.looks_back:
             window = values[self._window]
             values[self._band] = torch.where(window > trained, torch.inf, window)
         return values

@@ -3,7 +3,7 @@
 from keysift.data.tokenizer import Tokenizer
 from keysift.models.generate import generate
 from keysift.models.language import LanguageModel
-from keysift.models.sample import Sampling
+from keysift.models.sampling import Sampling
 
 
 def sample(model: LanguageModel, tokenizer: Tokenizer, prompt: str, length: int) -> str:
@@ -12,9 +12,9 @@ def sample(model: LanguageModel, tokenizer: Tokenizer, prompt: str, length: int)
     made = generate(
         model,
         [ids],
-        max_tokens=length,
+        max_new_tokens=length,
         sampling=Sampling(temperature=0.7, seed=0),
         end_id=tokenizer.end_id,
-        decode=tokenizer.decode,
+        decoder=tokenizer.decoder,
     )
     return prompt + (made.rows[0].text or "")
