@@ -75,7 +75,7 @@ def test_the_error_is_over_documents() -> None:
 
 def test_settings_are_series_of_their_own() -> None:
     model = Multiscreen(MultiscreenConfig(vocab_size=20, depth=2, tiles=2, width=8)).eval()
-    settings = {"as trained": Inference(), "windows expanded": Inference(expand_windows_beyond=4)}
+    settings = {"as trained": Inference(), "windows expanded": Inference(expand_windows=4)}
     with torch.no_grad():
         for layer in model.layers:
             layer.tiles.scalars.s_w.fill_(2.0)

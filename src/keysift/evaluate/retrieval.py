@@ -37,7 +37,7 @@ def settings_of(rope_factors: Iterable[float] = (), *, expand_beyond: int | None
     """Ways to run a model beyond its training length, by name; the first is the model as it was trained."""
     found = {"as trained": Inference()}
     if expand_beyond is not None:
-        found["windows expanded"] = Inference(expand_windows_beyond=expand_beyond)
+        found["windows expanded"] = Inference(expand_windows=expand_beyond)
     for factor in rope_factors:
         if factor != 1:
             found[f"RoPE x{factor:g}"] = Inference(rope_factor=factor)
