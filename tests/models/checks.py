@@ -101,7 +101,7 @@ def multiscreen_matches_oracle(
         position=config.position,
         norm=config.norm,
         acceptance=None if config.acceptance == "learned" else config.acceptance,
-        expand=chosen.expand_windows,
+        expand=chosen.expand_windows or None,
         factor=chosen.rope_factor,
         start=start,
     )

@@ -16,7 +16,7 @@ MIXED = TransformerConfig(vocab_size=9, depth=2, heads=4, width=16, key_heads=2,
 
 
 def subject(draw: random.Random) -> tuple[LanguageModel, Inference]:
-    inference = Inference(expand_windows=draw.choice([None, 4]))
+    inference = Inference(expand_windows=draw.choice([False, 4]))
     if draw.random() < 0.3:
         return shaken(MIXED, draw.randrange(100)), inference
     tiles = draw.randint(1, 4)

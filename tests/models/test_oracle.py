@@ -22,9 +22,9 @@ ABLATIONS = {
 }
 
 
-@pytest.mark.parametrize("expand", [None, 5])
+@pytest.mark.parametrize("expand", [False, 5])
 @pytest.mark.parametrize("change", ABLATIONS.values(), ids=ABLATIONS)
-def test_multiscreen_and_its_ablations(change: dict[str, object], expand: int | None) -> None:
+def test_multiscreen_and_its_ablations(change: dict[str, object], expand: bool | int) -> None:
     inference = Inference(expand_windows=expand)
     checks.multiscreen_matches_oracle(dataclasses.replace(TINY, **change), inference=inference)
 
