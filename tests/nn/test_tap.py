@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from keysift.kernels.attend import only
 from keysift.models.transformer import TransformerConfig
 from keysift.nn.tap import taps, trace
 from tests.models.checks import TINY, opened, shaken, tokens_for
@@ -29,6 +30,10 @@ def test_what_passes_is_seen() -> None:
         logits = model(tokens)
     assert set(seen) == {
         "layers.0.tiles.relevance",
+        "layers.1.tiles.q",
+        "layers.1.tiles.k",
+        "layers.1.tiles.v",
+        "layers.1.tiles.scores",
         "layers.1.tiles.relevance",
         "layers.1.tiles.screened",
         "layers.1.tiles.gate",
@@ -58,19 +63,21 @@ def test_watching_changes_nothing_and_ends() -> None:
 def test_weights_are_not_made_unless_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     from keysift.nn import read
 
-    asked: list[bool] = []
-    attend = read.attend
+    made: list[str] = []
+    run = read.dense.run
 
-    def listening(*args: object, return_weights: bool = False, **rest: object) -> object:
-        asked.append(return_weights)
-        return attend(*args, return_weights=return_weights, **rest)
+    def listening(*args: object, **rest: object) -> object:
+        made.append("whole")
+        return run(*args, **rest)
 
-    monkeypatch.setattr(read, "attend", listening)
+    monkeypatch.setattr(read.dense, "run", listening)
     model = opened(TINY)
-    model(tokens_for(model, 1, 3))
-    with trace(model, "layers.0.*.relevance"):
+    with only("blockwise"):
         model(tokens_for(model, 1, 3))
-    assert asked == [False, False, True, False]
+        assert made == []
+        with trace(model, "layers.0.*.relevance"):
+            model(tokens_for(model, 1, 3))
+        assert made == ["whole"]
 
 
 def test_an_unknown_name_is_refused() -> None:

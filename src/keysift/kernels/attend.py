@@ -168,6 +168,12 @@ def attend(
     return out, weights if lost is None else hidden.mark_weights(checked, lost, weights)
 
 
+def attend_call(call: Call) -> Tensor:
+    """The output of a call that is checked already, by the backend `attend` would choose."""
+    out, _ = BACKENDS.find(_choose(call, "auto", return_weights=False).backend).run(call)
+    return out
+
+
 def explain(
     mechanism: str | Mechanism,
     q: Tensor,

@@ -13,10 +13,19 @@ from keysift.mechanisms.rules import Visible
 from keysift.mechanisms.spec import Mechanism, Per
 
 
-def run(call: Call) -> tuple[Tensor, Tensor]:
-    """Output B H T V and weights B H T S, in the type of the inputs."""
+def _as_it_is(x: Tensor) -> Tensor:
+    return x
+
+
+def run(
+    call: Call, *, on_scores: Callable[[Tensor], Tensor] = _as_it_is, on_weights: Callable[[Tensor], Tensor] = _as_it_is
+) -> tuple[Tensor, Tensor]:
+    """Output B H T V and weights B H T S, in the type of the inputs. A caller may look at scores and weights on the
+    way, or replace them; scores of several maps come as neighbouring heads."""
     q, k, v, scalars = prepare(call)
-    weights = weigh(call.mechanism, _scores(call, q, k), call.visible(), scalars)
+    x = on_scores(torch.stack(_scores(call, q, k), dim=2).flatten(1, 2))
+    maps = x.view(x.shape[0], call.heads, call.mechanism.maps, *x.shape[2:]).unbind(2)
+    weights = on_weights(weigh(call.mechanism, maps, call.visible(), scalars))
     out = finish(call.mechanism, weights @ v, scalars)
     return out.to(call.v.dtype), weights.to(call.v.dtype)
 

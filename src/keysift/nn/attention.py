@@ -14,10 +14,10 @@ from keysift.core.errors import ConfigError
 from keysift.mechanisms.spec import Mechanism, Site
 from keysift.nn.cache import Span
 from keysift.nn.projection import merge, projection, split
-from keysift.nn.read import read
+from keysift.nn.read import Look, read
 from keysift.nn.scalars import Scalars
 from keysift.nn.store import Store
-from keysift.nn.tap import Tap
+from keysift.nn.tap import CallTap, Tap
 
 
 class Attention(nn.Module):
@@ -62,6 +62,9 @@ class Attention(nn.Module):
             depth=site.depth,
         )
         self.scalars = Scalars(mechanism, folded, width=width, key_heads=self.value_heads, std=std, generator=generator)
+        self.call = CallTap()
+        self.q, self.k, self.v = Tap(), Tap(), Tap()
+        self.scores = Tap()
         self.relevance = Tap()
         self.output = Tap()
 
@@ -70,7 +73,9 @@ class Attention(nn.Module):
         q = self.turn(self.q_norm(split(self.q_proj(x_BTD), self.query_heads)), span.at_BT, factor)
         k = self.turn(self.k_norm(split(self.k_proj(x_BTD), self.key_heads)), span.at_BT, factor)
         v = split(self.v_proj(x_BTD), self.value_heads)
+        q, k, v = self.q(q), self.k(k), self.v(v)
         scalars = self.scalars(x_BTD, span.inference)
-        o_BHTV = self.output(read(self.mechanism, q, k, v, scalars, span, store, self.relevance))
+        look = Look(self.call, self.scores, self.relevance)
+        o_BHTV = self.output(read(self.mechanism, q, k, v, scalars, span, store, look))
         y_BTD: Tensor = self.o_proj(merge(o_BHTV))
         return y_BTD

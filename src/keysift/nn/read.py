@@ -3,14 +3,31 @@
 Letters: B batch, H heads, G key heads, N key maps, T queries, S keys, K key width, V value width.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from keysift.kernels.attend import attend
+from keysift.kernels import dense
+from keysift.kernels.attend import attend, attend_call
+from keysift.kernels.call import check
 from keysift.mechanisms.spec import Mechanism, Per
 from keysift.nn.cache import Span
 from keysift.nn.store import EMPTY, Held, Store
-from keysift.nn.tap import Tap
+from keysift.nn.tap import CallTap, Tap
+
+
+@dataclass(frozen=True)
+class Look:
+    """The taps inside one layer's attention."""
+
+    call: CallTap
+    scores: Tap
+    relevance: Tap
+
+    @property
+    def watched(self) -> bool:
+        return self.call.watched or self.scores.watched or self.relevance.watched
 
 
 def read(
@@ -21,10 +38,10 @@ def read(
     scalars: dict[str, Tensor],
     span: Span,
     store: Store | None,
-    relevance: Tap,
+    look: Look,
 ) -> Tensor:
-    """B H T V. Weights go to the `relevance` tap, and are asked for only if somebody watches it."""
-    if span.lengths is not None and not relevance.watched and not _follows_tokens(mechanism):
+    """B H T V. Scores and weights are formed only if somebody watches them."""
+    if span.lengths is not None and not look.watched and not _follows_tokens(mechanism):
         return _apart(mechanism, q_BHTK, k_BGTK, v_BGTV, scalars, span.lengths)
     at: Tensor | None = span.at_BT[:, None]
     k, v, key_at, keep = k_BGTK, v_BGTV, at, None
@@ -38,13 +55,12 @@ def read(
     if store is not None:
         k, v, scalars, held = _remember(mechanism, k, v, scalars, span, store)
         key_at, keep = _seen(mechanism, q_BHTK.shape[1], held, span)
-    if not relevance.watched:
+    if not look.watched:
         return attend(mechanism, q_BHTK, k, v, keep=keep, scalars=scalars, at=at, key_at=key_at)
-    out, weights = attend(
-        mechanism, q_BHTK, k, v, keep=keep, scalars=scalars, at=at, key_at=key_at, return_weights=True
-    )
-    relevance(weights)
-    return out
+    call = look.call(check(mechanism, q_BHTK, k, v, keep=keep, scalars=scalars, at=at, key_at=key_at))
+    if look.scores.watched or look.relevance.watched:
+        return dense.run(call, on_scores=look.scores, on_weights=look.relevance)[0]
+    return attend_call(call)
 
 
 def _follows_tokens(mechanism: Mechanism) -> bool:

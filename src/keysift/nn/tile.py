@@ -17,10 +17,10 @@ from torch.nn import functional as F
 from keysift.mechanisms.spec import Mechanism, Site
 from keysift.nn.cache import Span
 from keysift.nn.projection import merge, projection, split
-from keysift.nn.read import read
+from keysift.nn.read import Look, read
 from keysift.nn.scalars import Scalars
 from keysift.nn.store import Store
-from keysift.nn.tap import Tap
+from keysift.nn.tap import CallTap, Tap
 
 
 class Gate(nn.Module):
@@ -75,6 +75,9 @@ class Tiles(nn.Module):
             generator=generator,
             symbols={"window": "s_w", "acceptance": "s_r"},
         )
+        self.call = CallTap()
+        self.q, self.k, self.v = Tap(), Tap(), Tap()
+        self.scores = Tap()
         self.relevance = Tap()
         self.screened = Tap()
         self.gate = Tap()
@@ -82,8 +85,10 @@ class Tiles(nn.Module):
     def forward(self, x_BTD: Tensor, span: Span, store: Store | None) -> Tensor:
         q, k, v = (split(project(x_BTD), self.heads) for project in (self.q_proj, self.k_proj, self.v_proj))
         q, k = (self.turn(x, span.at_BT, span.inference.rope_factor) for x in (q, k))
+        q, k, v = self.q(q), self.k(k), self.v(v)
         scalars = self.scalars(x_BTD, span.inference)
-        u_BHTV = self.screened(read(self.mechanism, q, k, v, scalars, span, store, self.relevance))
+        look = Look(self.call, self.scores, self.relevance)
+        u_BHTV = self.screened(read(self.mechanism, q, k, v, scalars, span, store, look))
         gated = u_BHTV * self.gate(self.gating(x_BTD)) * self.s_O.exp()[:, None, None]
         dx_BTD: Tensor = self.o_proj(merge(gated))
         return dx_BTD

@@ -1,0 +1,117 @@
+"""Measure the attention of a model on a text: a keysift model or a Hugging Face one."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from keysift.core.config import config
+from keysift.core.errors import DataError
+
+if TYPE_CHECKING:
+    from keysift.lens.record import Record
+    from keysift.lens.subject import Subject
+
+
+@config
+class Args:
+    model: Annotated[str, tyro.conf.Positional]
+    """A keysift run or saved model, a Hugging Face directory, a .gguf file, or a name on the Hugging Face hub."""
+    text: tuple[str, ...]
+    """Files, - for standard input, or the text itself."""
+    out: Annotated[Path | None, tyro.conf.arg(aliases=("-o",))] = None
+    """Write a self-contained HTML report here."""
+    json: bool = False
+    """Print the record as JSON."""
+    tokens: int | None = None
+    """Read only so many tokens of each text."""
+    batch: int = 1
+    """Texts at a time, padded on the left."""
+    sample: int = 16
+    """Rows of each context bucket that get the dear diagnostics."""
+
+
+def run(args: Args) -> None:
+    from keysift.cli.output import print_json
+    from keysift.cli.progress import Bar
+    from keysift.lens.examine import inspect
+
+    texts = read_texts(args.text)
+    subject = open_subject(args.model)
+    with Bar(show=not args.json) as bar:
+        record = inspect(
+            subject, texts, tokens=args.tokens, batch=args.batch, sample=args.sample, progress=bar.update
+        )
+    if args.json:
+        print_json(record.to_json())
+        return
+    show(record)
+
+
+def show(record: "Record") -> None:
+    """What was found, one line for each head."""
+    from keysift.cli.output import console, table
+
+    model = record.model
+    lines = table(f"{model.name}: {model.family}, {model.parameters:,} parameters")
+    for column in ("head", "kind", *(title for _, title in COLUMNS)):
+        lines.add_column(column, justify="left" if column in ("head", "kind") else "right")
+    for head in record.heads:
+        numbers = (head.values.get(name) for name, _ in COLUMNS)
+        cells = ("" if number is None else f"{number:.3g}" for number in numbers)
+        lines.add_row(head.address, ", ".join(head.kinds), *cells)
+    out = console()
+    out.print(lines)
+    for text in record.texts:
+        out.print(f"{text.name}: {text.tokens} tokens, loss {text.loss:.3f} nats a token", markup=False)
+    for finding in record.findings:
+        out.print(f"- {finding}", markup=False)
+
+
+# What the table on the terminal shows; the record has them all.
+COLUMNS = (
+    ("effective_keys", "keys"),
+    ("largest_weight", "largest"),
+    ("fading_exponent", "fading"),
+    ("first_mass", "first"),
+    ("reach", "reach"),
+    ("recall_8", "recall"),
+    ("accepted_share", "accepted"),
+)
+
+
+def read_texts(given: tuple[str, ...]) -> dict[str, str]:
+    """Texts by name: a file's name, "standard input", or "text N" for what was typed."""
+    found: dict[str, str] = {}
+    for number, one in enumerate(given, 1):
+        name, text = _read(one, f"text {number}")
+        if not text.strip():
+            raise DataError(f"{name} is empty; give a text of at least 2 tokens")
+        found[name] = text
+    return found
+
+
+def _read(one: str, name: str) -> tuple[str, str]:
+    if one == "-":
+        return "standard input", sys.stdin.read()
+    try:
+        if Path(one).is_file():
+            return one, Path(one).read_text()
+    except OSError:
+        pass  # a long text is no file name
+    except UnicodeDecodeError as error:
+        raise DataError(f"{one} is not UTF-8 text ({error}); convert it first") from error
+    return name, one
+
+
+def open_subject(where: str) -> "Subject":
+    """A keysift model, or whatever transformers makes of the name."""
+    from keysift.lens.ours import holds_ours, open_ours
+
+    path = Path(where).expanduser()
+    if holds_ours(path):
+        return open_ours(path)
+    from keysift.hub.subject import open_pretrained
+
+    return open_pretrained(where)

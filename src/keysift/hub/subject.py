@@ -1,0 +1,141 @@
+"""A causal model of transformers as a subject of the lens: loaded from a directory, a GGUF file or by name."""
+
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from keysift.core.errors import DataError, UnsupportedError
+from keysift.hub.probe import probed
+from keysift.lens.record import About
+from keysift.lens.subject import Visit, pad
+
+_CAUSAL = ("ForCausalLM", "LMHeadModel")
+
+
+class Pretrained:
+    """`model` and `tokenizer` as transformers gives them; the model is put into evaluation mode."""
+
+    def __init__(self, model: Any, tokenizer: Any, name: str) -> None:
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        config = model.config
+        layers = config.num_hidden_layers
+        self.about = About(
+            name=name,
+            kind="huggingface",
+            family=config.model_type,
+            mechanisms=("softmax",) * layers,
+            heads=(config.num_attention_heads,) * layers,
+            context=getattr(config, "max_position_embeddings", None),
+            parameters=sum(parameter.numel() for parameter in model.parameters()),
+        )
+
+    def encode(self, text: str) -> list[int]:
+        with _quiet():
+            ids: list[int] = self.tokenizer(text)["input_ids"]
+        return ids
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        # A token alone may lose its leading space; read after its neighbour it does not.
+        pieces = [self.tokenizer.decode([ids[0]])]
+        for before, token in zip(ids, ids[1:], strict=False):
+            pair, first = self.tokenizer.decode([before, token]), self.tokenizer.decode([before])
+            pieces.append(pair[len(first) :] if pair.startswith(first) else self.tokenizer.decode([token]))
+        return pieces
+
+    @torch.no_grad()
+    def run(self, texts: Sequence[Sequence[int]], visit: Visit) -> list[Tensor]:
+        tokens, keep, padding = pad(texts)
+        at = (keep.long().cumsum(1) - 1).clamp_min(0)
+        with probed(self.model, visit, padding):
+            found = self.model(
+                input_ids=tokens, attention_mask=keep.long(), position_ids=at, use_cache=False, return_dict=True
+            )
+        return [found.logits[row, lead:] for row, lead in enumerate(padding)]
+
+
+def open_pretrained(where: str) -> Pretrained:
+    """A local directory, a .gguf file, or a name that transformers can download."""
+    transformers = _transformers()
+    path = Path(where).expanduser()
+    more: dict[str, Any] = {}
+    if path.suffix == ".gguf" and path.is_file():
+        more, source = {"gguf_file": path.name}, str(path.parent)
+    elif path.is_dir():
+        _check_directory(path)
+        source = str(path)
+    else:
+        source = where
+    with _quiet():
+        try:
+            if not more:
+                _check_config(transformers.AutoConfig.from_pretrained(source), where)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source, **more)
+            # fp32 on a CPU; SDPA where the model has it, so that no layer holds its weights as a whole.
+            model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, **more)
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            if isinstance(error, UnsupportedError):
+                raise
+            first = str(error).strip().splitlines()[0]
+            raise DataError(
+                f"{where} is neither a keysift model, nor a local Hugging Face directory, nor a name that can be "
+                f"downloaded ({first})"
+            ) from error
+    return Pretrained(model, tokenizer, path.name if path.exists() else where)
+
+
+def _check_directory(path: Path) -> None:
+    config = path / "config.json"
+    if not config.is_file():
+        raise DataError(f"{path} holds no config.json, so it is no model; give a run, a saved model or a model's name")
+    try:
+        says = json.loads(config.read_text())
+    except ValueError as error:
+        raise DataError(f"{config} is not JSON ({error}); was it cut short?") from error
+    architectures = says.get("architectures") or []
+    if architectures and not any(name.endswith(_CAUSAL) for name in architectures):
+        raise UnsupportedError(
+            f"{path} is a {architectures[0]}, which does not read from left to right; inspect needs a causal language "
+            f"model such as GPT-2 or Llama"
+        )
+
+
+def _check_config(config: Any, where: str) -> None:
+    causal = any(name.endswith(_CAUSAL) for name in config.architectures or [])
+    if config.is_encoder_decoder or not (causal or config.architectures is None):
+        raise UnsupportedError(
+            f"{where} is a {config.model_type} model, which does not read from left to right; inspect needs a causal "
+            f"language model such as GPT-2 or Llama"
+        )
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise UnsupportedError(
+            "Hugging Face models need the extra [hub]; install it with pip install 'keysift[hub]'"
+        ) from error
+    return transformers
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """transformers prints bars and warnings about length while it loads and tokenises; the lens says what matters."""
+    from transformers.utils import logging as theirs
+
+    level, bars = theirs.get_verbosity(), theirs.is_progress_bar_enabled()
+    theirs.set_verbosity(logging.ERROR)
+    theirs.disable_progress_bar()
+    try:
+        yield
+    finally:
+        theirs.set_verbosity(level)
+        if bars:
+            theirs.enable_progress_bar()

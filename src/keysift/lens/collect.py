@@ -1,0 +1,163 @@
+"""Means of row diagnostics by head and by how many keys the row sees, gathered a block at a time.
+
+Every row enters the cheap diagnostics (rows.py). The dear ones (geometry.py, sensitivity.py) look at `sample` rows of
+each context bucket, evenly spaced. Buckets are powers of two: bucket k holds rows that see 2^k to 2^(k+1) - 1 keys.
+
+Letters: H heads, T queries of a block, Q chosen queries, S keys.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from keysift.lens import geometry, rows, sensitivity
+from keysift.lens.reading import Block, Reading
+from keysift.lens.rows import Numbers
+from keysift.lens.threshold import threshold
+from keysift.mechanisms.softmax import SOFTMAX
+from keysift.mechanisms.spec import Promise
+
+Array = npt.NDArray[np.float64]
+FIT_FROM = 8  # rows that see fewer keys say little about how a head behaves as the context grows
+MASS = 0.9
+
+
+@dataclass
+class HeadSums:
+    """Sums and counts of one layer, H x buckets, and the moments that least-squares lines need."""
+
+    heads: int
+    buckets: int
+    sums: dict[str, Array] = field(default_factory=dict)
+    counts: dict[str, Array] = field(default_factory=dict)
+    moments: dict[str, Array] = field(default_factory=dict)  # H x (n, x, y, xx, xy)
+
+    def add(self, numbers: Numbers, bucket_HT: Tensor) -> None:
+        flat = bucket_HT + torch.arange(self.heads)[:, None] * self.buckets
+        for name, value_HT in numbers.items():
+            defined = value_HT.isfinite()
+            value = value_HT.double().masked_fill(~defined, 0)
+            for store, what in ((self.sums, value), (self.counts, defined.double())):
+                total = torch.zeros(self.heads * self.buckets, dtype=torch.float64)
+                total.index_add_(0, flat.flatten(), what.flatten())
+                table = total.view(self.heads, self.buckets).numpy()
+                store[name] = store[name] + table if name in store else table
+
+    def fit(self, name: str, x_HT: Tensor, y_HT: Tensor, use_HT: Tensor) -> None:
+        use = (use_HT & y_HT.isfinite()).double()
+        x, y = x_HT.double() * use, y_HT.double().nan_to_num(posinf=0, neginf=0) * use
+        moments = torch.stack([use.sum(-1), x.sum(-1), y.sum(-1), (x * x).sum(-1), (x * y).sum(-1)], dim=1).numpy()
+        self.moments[name] = self.moments[name] + moments if name in self.moments else moments
+
+    def mean(self, name: str) -> Array:
+        """H, over every row."""
+        with np.errstate(invalid="ignore"):
+            found: Array = self.sums[name].sum(1) / self.counts[name].sum(1)
+        return found
+
+    def by_length(self, name: str) -> Array:
+        with np.errstate(invalid="ignore"):
+            found: Array = self.sums[name] / self.counts[name]
+        return found
+
+    def slope(self, name: str) -> Array:
+        n, x, y, xx, xy = self.moments[name].T
+        with np.errstate(invalid="ignore", divide="ignore"):
+            spread = n * xx - x * x
+            found: Array = np.where(spread > 1e-9 * np.maximum(n * xx, 1), (n * xy - x * y) / spread, np.nan)
+        return found
+
+
+def bucket_of(n: Tensor) -> Tensor:
+    """floor(log2 n), from integers."""
+    return (n.clamp_min(1)[..., None] >= 2 ** torch.arange(1, 32)).sum(-1)
+
+
+class Collector:
+    """Visits readings, one layer after the other, and keeps their sums."""
+
+    def __init__(self, longest: int, *, sample: int = 16, seed: int = 0) -> None:
+        self.buckets = int(math.log2(longest)) + 1
+        self.sample = sample
+        self.seed = seed
+        self.layers: dict[int, HeadSums] = {}
+
+    def visit(self, reading: Reading) -> None:
+        sums = self.layers.setdefault(reading.layer, HeadSums(reading.heads, self.buckets))
+        limits_H = threshold(reading)
+        compares = reading.mechanism.name == SOFTMAX.name  # the formulas of sensitivity.py are softmax's own
+        for block in reading.blocks():
+            n_HT = block.seen_HTS.sum(-1)
+            numbers = rows.spread_out(block) | rows.where(block) | rows.retained(block)
+            if Promise.SUMS_TO_ONE in reading.mechanism.holds:
+                numbers |= rows.focus(block)
+            if limits_H is not None:
+                numbers |= rows.accepted(block, limits_H)
+            elif Promise.EXACT_ZERO in reading.mechanism.holds:
+                numbers |= _refused(block)
+            sums.add(numbers, bucket_of(n_HT))
+            self._fits(sums, numbers, n_HT)
+            chosen = self._chosen(block)
+            if len(chosen):
+                sums.add(self._dear(block, chosen, compares), bucket_of(n_HT[:, chosen]))
+
+    def _fits(self, sums: HeadSums, numbers: Numbers, n_HT: Tensor) -> None:
+        log_n, enough = n_HT.double().clamp_min(1).log(), n_HT >= FIT_FROM
+        for suffix in ("", "_without_first"):
+            sums.fit(f"fading{suffix}", log_n, numbers[f"largest_weight{suffix}"].double().log(), enough)
+        if "spread" in numbers:
+            sums.fit("spread_slope", log_n, numbers["spread"].double(), enough)
+
+    def _chosen(self, block: Block) -> Tensor:
+        """At most `sample` rows of each bucket, decided by position alone, so that blocks do not matter."""
+        n_T = block.at_T + 1
+        low_T = 2 ** bucket_of(n_T)
+        every_T = torch.div(low_T + self.sample - 1, self.sample, rounding_mode="floor")
+        return torch.nonzero((n_T - low_T) % every_T == 0).flatten()
+
+    def _dear(self, block: Block, chosen: Tensor, compares: bool) -> Numbers:
+        alpha, seen, scores = (x[:, chosen] for x in (block.weights_HTS, block.seen_HTS, block.scores_HTS))
+        heads, _, keys = alpha.shape
+        # Each row draws from its own seed: blocks of another size give the same numbers.
+        drawn = [self._generator(block, int(at)) for at in block.at_T[chosen]]
+        random = torch.stack([torch.rand(heads, keys, generator=own) for own in drawn], dim=1)
+        shuffle = torch.randperm(keys, generator=self._generator(block, 0))
+        found = geometry.geometry(alpha, seen, block.values_HSV, random, shuffle)
+        found |= _keys_for_mass(alpha, scores, seen)
+        if compares:
+            normal = torch.special.ndtri(random.clamp(1e-6, 1 - 1e-6))
+            found |= sensitivity.sensitivity(scores, seen, normal)
+        return found
+
+    def _generator(self, block: Block, at: int) -> torch.Generator:
+        return torch.Generator().manual_seed(hash((self.seed, block.layer, block.text, at)) % 2**63)
+
+
+def _refused(block: Block) -> Numbers:
+    passed = (block.weights_HTS != 0).sum(-1)
+    return {
+        "accepted": passed.double(),
+        "accepted_share": passed / block.seen_HTS.sum(-1),
+        "refuses_all": (passed == 0).double(),
+    }
+
+
+def _keys_for_mass(alpha_HQS: Tensor, scores_HQS: Tensor, seen_HQS: Tensor) -> Numbers:
+    """How many keys hold 90% of the mass, as a share of those seen; and what Gaussian scores of this spread would need."""
+    n = seen_HQS.sum(-1)
+    size = alpha_HQS.abs()
+    held = size.sort(dim=-1, descending=True).values.cumsum(-1) / size.sum(-1, keepdim=True)
+    need = (held < MASS).sum(-1) + 1
+    mean = scores_HQS.masked_fill(~seen_HQS, 0).sum(-1) / n
+    variance = (scores_HQS - mean[..., None]).square().masked_fill(~seen_HQS, 0).sum(-1) / n
+    predicted = torch.special.ndtr(torch.special.ndtri(torch.tensor(MASS)) - variance.sqrt())
+    several = (n > 1) & (size.sum(-1) > 0)
+    return {
+        "keys_for_mass": torch.where(several, need / n, math.nan),
+        "keys_for_mass_gaussian": torch.where(several, predicted, math.nan),
+        "score_deviation": torch.where(several, variance.sqrt(), math.nan),
+    }

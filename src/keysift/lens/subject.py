@@ -1,0 +1,61 @@
+"""A causal language model as the lens sees it: tokens in, logits out, and every attention layer stops to be looked at."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from keysift.core.errors import DataError
+from keysift.lens.reading import Reading
+from keysift.lens.record import About
+
+# Looks at a layer; what it returns, if not None, is put out in place of the layer's own output, B H T V.
+Visit = Callable[[Reading], Tensor | None]
+
+
+class Subject(Protocol):
+    about: About
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """The text of each token, for display."""
+        ...
+
+    def run(self, texts: Sequence[Sequence[int]], visit: Visit) -> list[Tensor]:
+        """Logits T x vocabulary of each text; texts of one batch are padded on the left."""
+        ...
+
+
+def losses(logits: Sequence[Tensor], texts: Sequence[Sequence[int]]) -> list[float]:
+    """Mean loss of each text, in nats a token."""
+    return [
+        float(torch.nn.functional.cross_entropy(found[:-1].float(), torch.tensor(list(ids[1:]))))
+        for found, ids in zip(logits, texts, strict=True)
+    ]
+
+
+def pad(texts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+    """Tokens B T padded with 0 on the left, which of them are real, and how much padding each text got."""
+    longest = max(len(ids) for ids in texts)
+    padding = tuple(longest - len(ids) for ids in texts)
+    tokens = torch.tensor([[0] * lead + list(ids) for lead, ids in zip(padding, texts, strict=True)])
+    keep = torch.arange(longest)[None] >= torch.tensor(padding)[:, None]
+    return tokens, keep, padding
+
+
+def checked(subject: Subject, name: str, text: str, limit: int | None) -> list[int]:
+    """Token ids of a text the model can take, or one clear line."""
+    ids = subject.encode(text)
+    if limit is not None:
+        ids = ids[:limit]
+    if len(ids) < 2:
+        raise DataError(f"{name} has {len(ids)} token(s); attention and loss need at least 2, give a longer text")
+    context = subject.about.context
+    if context is not None and len(ids) > context:
+        raise DataError(
+            f"{name} has {len(ids)} tokens, {subject.about.name} reads at most {context}; "
+            f"shorten it, or pass --tokens {context} to read its beginning"
+        )
+    return ids
