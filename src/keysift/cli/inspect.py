@@ -40,9 +40,7 @@ def run(args: Args) -> None:
     texts = read_texts(args.text)
     subject = open_subject(args.model)
     with Bar(show=not args.json) as bar:
-        record = inspect(
-            subject, texts, tokens=args.tokens, batch=args.batch, sample=args.sample, progress=bar.update
-        )
+        record = inspect(subject, texts, tokens=args.tokens, batch=args.batch, sample=args.sample, progress=bar.update)
     if args.json:
         print_json(record.to_json())
         return

@@ -18,7 +18,20 @@ from keysift.cli.flags import RULES
 from keysift.core.errors import KeysiftError
 from keysift.core.shown import shown_text
 
-VERBS = ("mechanisms", "weights", "doctor", "demo", "presets", "generate", "data", "train", "runs", "sweep", "bench", "inspect")
+VERBS = (
+    "mechanisms",
+    "weights",
+    "doctor",
+    "demo",
+    "presets",
+    "generate",
+    "data",
+    "train",
+    "runs",
+    "sweep",
+    "bench",
+    "inspect",
+)
 
 
 def main(argv: list[str] | None = None) -> None:

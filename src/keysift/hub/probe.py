@@ -65,9 +65,7 @@ def _showing(own: str) -> Callable[..., Any]:
         changed = visit(_reading(module, query, key, value, attention_mask, padding, given))
         if changed is not None:
             return changed.transpose(1, 2).contiguous(), None
-        found: tuple[Tensor, Tensor | None] = _function(module, own)(
-            module, query, key, value, attention_mask, **given
-        )
+        found: tuple[Tensor, Tensor | None] = _function(module, own)(module, query, key, value, attention_mask, **given)
         return found
 
     return attention

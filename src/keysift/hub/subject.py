@@ -2,14 +2,18 @@
 
 import json
 import logging
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch
 from torch import Tensor
 
+from keysift.core import memory
 from keysift.core.errors import DataError, UnsupportedError
 from keysift.hub.probe import probed
 from keysift.lens.record import About
@@ -34,6 +38,7 @@ class Pretrained:
             heads=(config.num_attention_heads,) * layers,
             context=getattr(config, "max_position_embeddings", None),
             parameters=sum(parameter.numel() for parameter in model.parameters()),
+            vocabulary=config.vocab_size,
         )
 
     def encode(self, text: str) -> list[int]:
@@ -44,7 +49,7 @@ class Pretrained:
     def pieces(self, ids: Sequence[int]) -> list[str]:
         # A token alone may lose its leading space; read after its neighbour it does not.
         pieces = [self.tokenizer.decode([ids[0]])]
-        for before, token in zip(ids, ids[1:], strict=False):
+        for before, token in pairwise(ids):
             pair, first = self.tokenizer.decode([before, token]), self.tokenizer.decode([before])
             pieces.append(pair[len(first) :] if pair.startswith(first) else self.tokenizer.decode([token]))
         return pieces
@@ -71,11 +76,13 @@ def open_pretrained(where: str) -> Pretrained:
         _check_directory(path)
         source = str(path)
     else:
-        source = where
+        # Without a network transformers would try for half a minute; a downloaded model is found all the same.
+        more, source = {"local_files_only": not _reachable()}, where
+    if path.exists():
+        _fits(path)
     with _quiet():
         try:
-            if not more:
-                _check_config(transformers.AutoConfig.from_pretrained(source), where)
+            _check_config(transformers.AutoConfig.from_pretrained(source, **more), where)
             tokenizer = transformers.AutoTokenizer.from_pretrained(source, **more)
             # fp32 on a CPU; SDPA where the model has it, so that no layer holds its weights as a whole.
             model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, **more)
@@ -88,6 +95,24 @@ def open_pretrained(where: str) -> Pretrained:
                 f"downloaded ({first})"
             ) from error
     return Pretrained(model, tokenizer, path.name if path.exists() else where)
+
+
+def _reachable() -> bool:
+    from huggingface_hub import constants
+
+    try:
+        socket.getaddrinfo(urlsplit(constants.ENDPOINT).hostname, 443)
+    except OSError:
+        return False
+    return True
+
+
+def _fits(path: Path) -> None:
+    """Weights are read in fp32, so files of two or fewer bytes a number grow when loaded."""
+    files = [path] if path.is_file() else [*path.glob("*.safetensors"), *path.glob("pytorch_model*.bin")]
+    growth = 8 if path.suffix == ".gguf" else 2
+    size = growth * sum(file.stat().st_size for file in files)
+    memory.need(size, f"{path} in fp32", "close other programs or take a smaller model")
 
 
 def _check_directory(path: Path) -> None:

@@ -147,7 +147,7 @@ def _refused(block: Block) -> Numbers:
 
 
 def _keys_for_mass(alpha_HQS: Tensor, scores_HQS: Tensor, seen_HQS: Tensor) -> Numbers:
-    """How many keys hold 90% of the mass, as a share of those seen; and what Gaussian scores of this spread would need."""
+    """The share of visible keys that holds 90% of the mass, and what Gaussian scores of this deviation would need."""
     n = seen_HQS.sum(-1)
     size = alpha_HQS.abs()
     held = size.sort(dim=-1, descending=True).values.cumsum(-1) / size.sum(-1, keepdim=True)

@@ -5,12 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from keysift.core import provenance
+from keysift.core import memory, provenance
 from keysift.lens.collect import Array, Collector, HeadSums
 from keysift.lens.kinds import kinds
+from keysift.lens.reading import CELLS
 from keysift.lens.record import Head, Record, Text
 from keysift.lens.subject import Subject, checked, losses
 
+NO_LIMIT = 1e12  # a reach beyond is written as this
 Progress = Callable[[str, int, int], None]  # what, done, of
 
 
@@ -32,6 +34,7 @@ def inspect(
     began = time.monotonic()
     named = texts if isinstance(texts, Mapping) else {f"text {i + 1}": text for i, text in enumerate(texts)}
     ids = {name: checked(subject, name, text, tokens) for name, text in named.items()}
+    _fits(subject, ids, batch)
     collector = Collector(max(map(len, ids.values())), sample=sample, seed=seed)
     rows: list[Text] = []
     names = list(ids)
@@ -63,6 +66,14 @@ def inspect(
     )
 
 
+def _fits(subject: Subject, ids: Mapping[str, Sequence[int]], batch: int) -> None:
+    """Logits and their softmax, and a block of scores with what is made of it."""
+    longest = max(map(len, ids.values()))
+    logits = 3 * batch * longest * subject.about.vocabulary
+    size = 4 * (logits + 24 * CELLS)
+    memory.need(size, f"{longest} tokens at a time", "read fewer with --tokens, or less at a time with --batch 1")
+
+
 def heads_of(collector: Collector) -> tuple[Head, ...]:
     found = []
     for layer, sums in sorted(collector.layers.items()):
@@ -91,7 +102,7 @@ def _derived(sums: HeadSums) -> dict[str, Array]:
     if "spread" in sums.sums:
         found["spread_slope"] = sums.slope("spread_slope")
         # The longest context at which the mean spread of the longest rows could still give one key half of the mass.
-        found["reach"] = 1 + np.exp(_last(sums.by_length("spread")))
+        found["reach"] = np.minimum(1 + np.exp(np.minimum(_last(sums.by_length("spread")), 50)), NO_LIMIT)
     return found
 
 

@@ -86,13 +86,13 @@ class Separation:
 
     def recall(self) -> Tensor:
         nearest = self.D_HQS.masked_fill(~self.others_HQS, math.inf).amin(-1, keepdim=True)
-        inside = (self.D_HQS < nearest) & self.chosen_HQS
+        inside = (nearest > self.D_HQS) & self.chosen_HQS
         return inside.sum(-1) / self.chosen_HQS.sum(-1)
 
     def precision(self) -> Tensor:
         farthest = self.D_HQS.masked_fill(~self.chosen_HQS, -math.inf).amax(-1, keepdim=True)
         count = self.chosen_HQS.sum(-1)
-        return count / (count + ((self.D_HQS <= farthest) & self.others_HQS).sum(-1))
+        return count / (count + ((farthest >= self.D_HQS) & self.others_HQS).sum(-1))
 
     def f(self) -> Tensor:
         precision, recall = self.precision(), self.recall()
@@ -133,10 +133,9 @@ def _norms(alpha_HQS: Tensor, x_HSV: Tensor, o_HQV: Tensor, a_HQ1: Tensor, b_HQ1
 
 def _farthest(x_HSV: Tensor, set_HQN: Tensor, others_HQS: Tensor) -> Tensor:
     """The largest distance between a chosen value and one that is not: a key of the set at a time."""
-    apart_HSS = torch.cdist(x_HSV, x_HSV, compute_mode="donot_use_mm_for_euclid_dist")
     most = torch.zeros_like(others_HQS[..., 0], dtype=x_HSV.dtype)
     for place in range(set_HQN.shape[-1]):
-        index_HQS = set_HQN[..., place, None].expand(-1, -1, x_HSV.shape[1])
-        away_HQS = apart_HSS.gather(1, index_HQS).masked_fill(~others_HQS, 0)
-        most = torch.maximum(most, away_HQS.amax(-1))
+        chosen_HQV = x_HSV.gather(1, set_HQN[..., place, None].expand(-1, -1, x_HSV.shape[2]))
+        away_HQS = torch.cdist(chosen_HQV, x_HSV, compute_mode="donot_use_mm_for_euclid_dist")
+        most = torch.maximum(most, away_HQS.masked_fill(~others_HQS, 0).amax(-1))
     return most

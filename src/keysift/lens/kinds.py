@@ -2,7 +2,14 @@
 
 from collections.abc import Mapping
 
-SINK, PREVIOUS, OWN, UNIFORM, FOCUSED, THRESHOLD = "sink", "previous token", "own token", "uniform", "focused", "threshold"
+SINK, PREVIOUS, OWN, UNIFORM, FOCUSED, THRESHOLD = (
+    "sink",
+    "previous token",
+    "own token",
+    "uniform",
+    "focused",
+    "threshold",
+)
 HALF = 0.5
 # Attention over 90% as many keys as are visible is hard to tell from an average of all of them.
 UNIFORM_SHARE = 0.9
@@ -22,7 +29,11 @@ def kinds(values: Mapping[str, float | None]) -> tuple[str, ...]:
         value = values.get(name)
         return value is not None and value > limit
 
-    found = [name for name, mass in ((SINK, "first_mass"), (PREVIOUS, "previous_mass"), (OWN, "own_mass")) if above(mass, HALF)]
+    found = [
+        name
+        for name, mass in ((SINK, "first_mass"), (PREVIOUS, "previous_mass"), (OWN, "own_mass"))
+        if above(mass, HALF)
+    ]
     if above("effective_share", UNIFORM_SHARE):
         found.append(UNIFORM)
     if values.get("threshold_margin") is not None:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from keysift.lens.record import About
 from keysift.lens.subject import Visit, pad
 from keysift.models.language import LanguageModel, count
 from keysift.models.save import CONFIG, KINDS, load
+from keysift.nn.scalars import Scalars
 from keysift.nn.tap import call_taps, taps
 
 _OUTPUTS = (".attention.output", ".tiles.screened")
@@ -26,15 +28,16 @@ class Ours:
     def __init__(self, model: LanguageModel, tokenizer: Tokenizer, name: str) -> None:
         self.model = model.eval()
         self.tokenizer = tokenizer
-        scalars = [layer.scalars for layer in model.layers]
+        scalars = [cast(Scalars, layer.scalars) for layer in model.layers]
         self.about = About(
             name=name,
             kind="keysift",
             family=type(model).__name__.lower(),
-            mechanisms=tuple(own.mechanism.name for own in scalars),  # type: ignore[union-attr]
-            heads=tuple(own.sizes["H"] for own in scalars),  # type: ignore[index,union-attr,misc]
+            mechanisms=tuple(own.mechanism.name for own in scalars),
+            heads=tuple(own.sizes["H"] for own in scalars),
             context=None,  # RoPE and windows have no last position
             parameters=count(model),
+            vocabulary=model.config.vocab_size,
         )
 
     def encode(self, text: str) -> list[int]:
@@ -56,9 +59,7 @@ class Ours:
         return [logits[row, lead:] for row, lead in enumerate(padding)]
 
 
-def _show(
-    layer: int, padding: tuple[int, ...], visit: Visit, changed: dict[int, Tensor]
-) -> Callable[[Call], None]:
+def _show(layer: int, padding: tuple[int, ...], visit: Visit, changed: dict[int, Tensor]) -> Callable[[Call], None]:
     def listen(call: Call) -> None:
         found = visit(Reading(layer, call, padding))
         if found is not None:

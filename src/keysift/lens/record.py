@@ -31,6 +31,7 @@ class About:
     heads: tuple[int, ...]  # one number a layer
     context: int | None  # the longest text it takes
     parameters: int
+    vocabulary: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +116,9 @@ def from_json(data: Any, name: str = "the record") -> Record:
 
 def _read(cls: type[R], data: Mapping[str, Any]) -> R:
     known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
-    return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in data.items() if key in known})
+    return cls(
+        **{key: tuple(value) if isinstance(value, list) else value for key, value in data.items() if key in known}
+    )
 
 
 def _head(data: Mapping[str, Any]) -> Head:

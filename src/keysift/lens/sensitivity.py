@@ -3,8 +3,8 @@
     J = (diag(alpha) - alpha alpha^T) / tau;   jacobian = its largest eigenvalue at tau = 1, at most 1/2
     g(tau, eps) = |softmax((x + eps u) / tau) - softmax(x / tau)| / eps,   u a random unit vector
 
-tau multiplies the temperature the model uses. The published bound min(1/(4 tau), sqrt 2) does not hold as a bound on the
-spectral norm; min(1/(2 tau), sqrt 2 / eps) does. Letters: H heads, Q chosen queries, S keys.
+tau multiplies the temperature the model uses. The published bound min(1/(4 tau), sqrt 2) does not hold for the spectral
+norm; min(1/(2 tau), sqrt 2 / eps) does. Letters: H heads, Q chosen queries, S keys.
 """
 
 import math
@@ -22,14 +22,15 @@ _HALVINGS = 40
 
 def sensitivity(scores_HQS: Tensor, seen_HQS: Tensor, normal_HQS: Tensor) -> Numbers:
     """`normal_HQS` are standard normal numbers: the direction of u before it is made a unit vector."""
-    x = scores_HQS.masked_fill(~seen_HQS, -math.inf)
+    # A step of 1e-3 loses most of its digits in fp32.
+    x = scores_HQS.double().masked_fill(~seen_HQS, -math.inf)
     jacobian = largest_eigenvalue(x.softmax(-1))
     several = seen_HQS.sum(-1) > 1
     found = {
         "jacobian": torch.where(several, jacobian, math.nan),
         "saturated": torch.where(several, (jacobian < SATURATED).to(x.dtype), math.nan),
     }
-    u = normal_HQS.masked_fill(~seen_HQS, 0)
+    u = normal_HQS.double().masked_fill(~seen_HQS, 0)
     u = u / u.norm(dim=-1, keepdim=True)
     for tau in TEMPERATURES:
         base = (x / tau).softmax(-1)

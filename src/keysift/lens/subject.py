@@ -1,4 +1,4 @@
-"""A causal language model as the lens sees it: tokens in, logits out, and every attention layer stops to be looked at."""
+"""A causal language model as the lens sees it: tokens in, logits out, each attention layer shown to a visitor."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
