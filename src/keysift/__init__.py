@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from keysift import data as data
+    from keysift import lens as lens
     from keysift.core.errors import KeysiftError as KeysiftError
     from keysift.kernels.attend import attend as attend
     from keysift.kernels.attend import explain as explain
@@ -32,13 +33,14 @@ if TYPE_CHECKING:
     from keysift.models.transformer import Transformer as Transformer
     from keysift.models.transformer import TransformerConfig as TransformerConfig
     from keysift.nn.inference import Inference as Inference
+    from keysift.nn.tap import edit as edit
     from keysift.nn.tap import trace as trace
     from keysift.runs.text_model import TextModel as TextModel
     from keysift.runs.text_model import open as open
 
 __version__ = "0.1.0"
 
-_PARTS = ("data",)
+_PARTS = ("data", "lens")
 _MENU = {
     "attend": "keysift.kernels.attend",
     "explain": "keysift.kernels.attend",
@@ -62,6 +64,7 @@ _MENU = {
     "open": "keysift.runs.text_model",
     "TextModel": "keysift.runs.text_model",
     "trace": "keysift.nn.tap",
+    "edit": "keysift.nn.tap",
 }
 # `from keysift import *` must not replace the built-in open.
 __all__ = ["__version__", *(name for name in _MENU if name != "open"), *_PARTS]  # noqa: PLE0604
