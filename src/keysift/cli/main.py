@@ -23,6 +23,7 @@ VERBS = (
     "weights",
     "doctor",
     "demo",
+    "play",
     "presets",
     "generate",
     "data",

@@ -1,0 +1,216 @@
+"""The playground's record: every registered mechanism, presets, and golden numbers made by the definition in fp64.
+
+In the playground a key's score is the cosine c between it and the query. Mechanisms whose scores are cosines read c;
+all others read the logit x = c sqrt(d) / T: queries and keys of length sqrt(d), divided by sqrt(d) and a temperature.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+import keysift
+from keysift.evaluate.context import SITE
+from keysift.evaluate.play_record import Case, Dial, Playable, Playground, Preset, PresetCase, Scene
+from keysift.kernels.attend import attend
+from keysift.kernels.weights import weights
+from keysift.mechanisms import MECHANISMS
+from keysift.mechanisms.spec import Mechanism, Promise, Scalar
+
+WIDTH = 4  # the d the page starts with: logits are twice the cosines
+FAR = 1e9  # a window nothing leaves: keys of the scores view have no positions
+
+PRESETS = (
+    Preset(name="two", title="two keys", cosines=(0.9, 0.7)),
+    Preset(name="third", title="a weak third arrives", cosines=(0.9, 0.7, 0.3), before=(0.9, 0.7)),
+    Preset(name="equal", title="all equal", cosines=(0.6, 0.6, 0.6, 0.6)),
+    Preset(name="nothing", title="nothing relevant", cosines=(-0.5, -0.6, -0.5, -0.7)),
+    Preset(name="needle100", title="needle and 100 distractors", cosines=(0.9,), before=(0.9,), crowd=100),
+    Preset(name="needle10000", title="needle and 10,000 distractors", cosines=(0.9,), before=(0.9,), crowd=10_000),
+)
+ROWS = (
+    (0.9, 0.7),
+    (0.9, 0.7, 0.3),
+    (0.6, 0.6, 0.6, 0.6),
+    (-0.5, -0.6, -0.5, -0.7),
+    (1.0, 0.8, 0.5, 0.2, 0.0, -0.2, -0.6, -1.0),
+)
+SECOND = (0.3, -0.2, 0.6, 0.0, 0.9, 0.1, -0.4, 0.5)
+
+
+def distractors(count: int, level: float = 0.0) -> list[float]:
+    """Cosines of distractors: evenly spread over level +- 0.2 by the golden ratio, the same in Python and the page."""
+    return [level + 0.2 * (2 * ((j + 1) * 0.6180339887498949 % 1) - 1) for j in range(count)]
+
+
+def playground() -> Playground:
+    mechanisms = tuple(MECHANISMS)
+    return Playground(
+        version=keysift.__version__,
+        promises={promise.label: promise.value for promise in Promise},
+        mechanisms=tuple(_playable(mechanism) for mechanism in mechanisms),
+        presets=PRESETS,
+        cases=tuple(case for mechanism in mechanisms for case in _cases(mechanism)),
+        preset_cases=tuple(_preset_case(preset, mechanism) for preset in PRESETS for mechanism in mechanisms),
+        scenes=tuple(_scene(**setting) for setting in _SETTINGS),
+    )
+
+
+def _playable(mechanism: Mechanism) -> Playable:
+    return Playable(
+        name=mechanism.name,
+        title=mechanism.title,
+        formula=mechanism.formula,
+        source=mechanism.source,
+        absolute=Promise.ABSOLUTE in mechanism.holds,
+        cosine=mechanism.cosine_scores,
+        maps=mechanism.maps,
+        dials=tuple(_dial(scalar) for scalar in _weighing(mechanism) if scalar.name != mechanism.band),
+        holds=tuple(promise.label for promise in Promise if promise in mechanism.holds),
+    )
+
+
+def _weighing(mechanism: Mechanism) -> list[Scalar]:
+    return [mechanism.scalar(name) for name in mechanism.wants[mechanism.weigh]]
+
+
+def _dial(scalar: Scalar) -> Dial:
+    """A slider from the least to the greatest value allowed; where there is no bound, somewhat beyond the probes."""
+    default = float(scalar.default(SITE))
+    tried = [probe for probe in (*scalar.probes, default) if math.isfinite(probe)]
+    low = scalar.above if math.isfinite(scalar.above) else min(0.0, *(2 * probe for probe in tried))
+    high = scalar.up_to if math.isfinite(scalar.up_to) else 2 * max(tried)
+    step = (high - low) / 100
+    return Dial(
+        name=scalar.name,
+        meaning=scalar.meaning,
+        default=_short(default),
+        low=low if scalar.above_allowed or not math.isfinite(scalar.above) else low + step,
+        high=high,
+    )
+
+
+def _scalars(mechanism: Mechanism) -> dict[str, float]:
+    """What the page starts with: defaults, and a window nothing leaves."""
+    return {
+        scalar.name: FAR if scalar.name == mechanism.band else _short(float(scalar.default(SITE)))
+        for scalar in _weighing(mechanism)
+    }
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.12g}")
+
+
+def _as_read(mechanism: Mechanism, cosines: Sequence[float], sharpness: float) -> tuple[float, ...]:
+    return tuple(cosines) if mechanism.cosine_scores else tuple(sharpness * c for c in cosines)
+
+
+def _cases(mechanism: Mechanism) -> Iterator[Case]:
+    start = _scalars(mechanism)
+    longest = ROWS[-1]
+    for row in ROWS:
+        yield _case(mechanism, row, start)
+    yield _case(mechanism, longest, start, sharpness=8.0)
+    yield _case(mechanism, longest, start, keep=[j % 3 != 0 for j in range(len(longest))])
+    yield _case(mechanism, longest, start, keep=[False] * len(longest))
+    for scalar in _weighing(mechanism):
+        for probe in scalar.probes:
+            if math.isfinite(probe):
+                yield _case(mechanism, longest, start | {scalar.name: probe})
+
+
+def _case(
+    mechanism: Mechanism,
+    cosines: Sequence[float],
+    scalars: Mapping[str, float],
+    *,
+    sharpness: float = math.sqrt(WIDTH),
+    keep: Sequence[bool] | None = None,
+) -> Case:
+    scores = _as_read(mechanism, cosines, sharpness)
+    second = _as_read(mechanism, SECOND[: len(cosines)], sharpness)
+    kept = tuple(keep or (True,) * len(cosines))
+    distance = tuple(range(len(cosines)))
+    found = _weights(mechanism, scores, scalars, second=second, keep=kept, distance=distance)
+    return Case(
+        mechanism=mechanism.name,
+        scores=tuple(map(_short, scores)),
+        second=tuple(map(_short, second)) if mechanism.maps == 2 else (),
+        keep=kept if keep else (),
+        distance=distance if mechanism.band else (),
+        scalars=scalars,
+        weights=tuple(map(_short, found.tolist())),
+    )
+
+
+def _weights(
+    mechanism: Mechanism,
+    scores: Sequence[float],
+    scalars: Mapping[str, float],
+    *,
+    second: Sequence[float] | None = None,
+    keep: Sequence[bool] | None = None,
+    distance: Sequence[int] | None = None,
+) -> Tensor:
+    exact = torch.tensor(scores, dtype=torch.float64)
+    y = None if second is None else torch.tensor(second, dtype=torch.float64)
+    return weights(mechanism, exact, second=y, keep=keep, distance=distance, scalars=scalars)
+
+
+def _preset_case(preset: Preset, mechanism: Mechanism) -> PresetCase:
+    cosines = [*preset.cosines, *distractors(preset.crowd)]
+    w = _weights(mechanism, _as_read(mechanism, cosines, math.sqrt(WIDTH)), _scalars(mechanism))
+    share = w.abs() / w.abs().sum().clamp_min(1e-300)
+    return PresetCase(
+        preset=preset.name,
+        mechanism=mechanism.name,
+        weights=tuple(map(_short, w[: len(preset.cosines)].tolist())),
+        mass=_short(w.sum().item()),
+        accepted=int((w != 0).sum()),
+        entropy=_short(-torch.xlogy(share, share).sum().item() + 0.0),
+    )
+
+
+_SETTINGS: tuple[dict[str, float], ...] = (
+    {"query": 60.0, "second": 110.0, "window": 12.0, "acceptance": 0.5, "lam": 0.5, "sharpness": 2.0},
+    {"query": 60.0, "second": 20.0, "window": 300.0, "acceptance": 0.9, "lam": 0.9, "sharpness": 4.0},
+    {"query": 200.0, "second": 110.0, "window": 40.0, "acceptance": 0.2, "lam": 0.5, "sharpness": 2.0},
+)
+
+
+def _scene(*, query: float, second: float, window: float, acceptance: float, lam: float, sharpness: float) -> Scene:
+    angles, positions = (70.0, 40.0, 150.0, 260.0), (11, 9, 6, 2)
+    values = ((1.0, 0.3), (-0.4, 0.9), (-0.8, -0.5), (0.5, -0.9))
+    position = 11
+    q = _arrows([query, second])
+    k, v = _arrows(angles)[None, None], torch.tensor(values, dtype=torch.float64)[None, None]
+    at, key_at = torch.tensor([position]), torch.tensor(positions)
+    outputs = {
+        "softmax": attend("softmax", q[None, None, :1], k, v, at=at, key_at=key_at, scale=sharpness),
+        "differential_v2": attend(
+            "differential_v2", q[None, :, None], k, v, at=at, key_at=key_at, scale=sharpness, scalars={"lam": lam}
+        ),
+        "screening": attend(
+            "screening", q[None, None, :1], k, v, at=at, key_at=key_at, scalars={"window": window, "acceptance": acceptance}
+        ),
+    }
+    return Scene(
+        query=query,
+        second=second,
+        position=position,
+        angles=angles,
+        positions=positions,
+        values=values,
+        window=window,
+        acceptance=acceptance,
+        lam=lam,
+        sharpness=sharpness,
+        outputs={name: (out[0, 0, 0, 0].item(), out[0, 0, 0, 1].item()) for name, out in outputs.items()},
+    )
+
+
+def _arrows(degrees: Sequence[float]) -> Tensor:
+    angle = torch.tensor(degrees, dtype=torch.float64) * (math.pi / 180)
+    return torch.stack((angle.cos(), angle.sin()), dim=-1)
