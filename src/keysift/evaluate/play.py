@@ -72,7 +72,9 @@ def _playable(mechanism: Mechanism) -> Playable:
 
 
 def _weighing(mechanism: Mechanism) -> list[Scalar]:
-    return [mechanism.scalar(name) for name in mechanism.wants[mechanism.weigh]]
+    """The scalars its weights depend on; others act before the scores or after the sum."""
+    names = {name: None for step in mechanism.rule.steps for name in mechanism.wants[step]}
+    return [mechanism.scalar(name) for name in names]
 
 
 def _dial(scalar: Scalar) -> Dial:
@@ -132,7 +134,7 @@ def _case(
     scores = _as_read(mechanism, cosines, sharpness)
     second = _as_read(mechanism, SECOND[: len(cosines)], sharpness)
     kept = tuple(keep or (True,) * len(cosines))
-    distance = tuple(range(len(cosines)))
+    distance = tuple(3 * j % 8 for j in range(len(cosines)))  # some near, some beyond the window
     found = _weights(mechanism, scores, scalars, second=second, keep=kept, distance=distance)
     return Case(
         mechanism=mechanism.name,
@@ -193,7 +195,13 @@ def _scene(*, query: float, second: float, window: float, acceptance: float, lam
             "differential_v2", q[None, :, None], k, v, at=at, key_at=key_at, scale=sharpness, scalars={"lam": lam}
         ),
         "screening": attend(
-            "screening", q[None, None, :1], k, v, at=at, key_at=key_at, scalars={"window": window, "acceptance": acceptance}
+            "screening",
+            q[None, None, :1],
+            k,
+            v,
+            at=at,
+            key_at=key_at,
+            scalars={"window": window, "acceptance": acceptance},
         ),
     }
     return Scene(

@@ -1,4 +1,4 @@
-"""What the playground page carries: the mechanisms it can show, its presets, and numbers its JavaScript must reproduce."""
+"""What the playground carries: mechanisms, presets, and numbers its JavaScript must reproduce."""
 
 from collections.abc import Mapping
 

@@ -33,9 +33,9 @@ function sink(x, keep, logit) {
   return share(kept(x, keep, (v) => Math.exp(v - m)), Math.exp(logit - m));
 }
 
-const logSeen = (keep) => Math.log(Math.max(seen(keep), 1));
-const sharper = (x, keep, factor) => softmax(map(x, (v) => factor * v), keep);
 const atLeastOne = (keep) => Math.max(seen(keep), 1);
+const logSeen = (keep) => Math.log(atLeastOne(keep));
+const sharper = (x, keep, factor) => softmax(map(x, (v) => factor * v), keep);
 
 const WEIGH = {
   softmax: (x, row) => softmax(x, row.keep),
@@ -52,7 +52,10 @@ const WEIGH = {
   heaviside_gate: gated,
   heaviside_gate_renormalised: (x, row) => share(gated(x, row)),
   softmax_minus_constant: (x, row) => kept(softmax(x, row.keep), row.keep, (a) => row.gain * (a - row.c)),
-  softmax_minus_uniform: (x, row) => kept(softmax(x, row.keep), row.keep, (a) => a - row.lam / atLeastOne(row.keep)),
+  softmax_minus_uniform: (x, row) => {
+    const each = row.lam / atLeastOne(row.keep);
+    return kept(softmax(x, row.keep), row.keep, (a) => a - each);
+  },
   relu_exp: (x, row) => kept(x, row.keep, (v) => Math.expm1(positive(v))),
   relu_exp_normalised: (x, row) => share(map(grown(x, row.keep).values, positive)),
   softpick,
@@ -62,10 +65,16 @@ const WEIGH = {
   softmax1: (x, row) => sink(x, row.keep, 0),
   softmax_sink: (x, row) => sink(x, row.keep, row.sink),
   sigmoid: (x, row) => kept(x, row.keep, (v) => sigmoid(v + row.bias)),
-  sigmoid_visible: (x, row) => kept(x, row.keep, (v) => sigmoid(v - logSeen(row.keep))),
+  sigmoid_visible: (x, row) => {
+    const bias = -Math.log(atLeastOne(row.keep));
+    return kept(x, row.keep, (v) => sigmoid(v + bias));
+  },
   relu: (x, row) => kept(x, row.keep, (v) => positive(v) / row.length),
   relu_squared: (x, row) => kept(x, row.keep, (v) => positive(v) ** 2 / row.length),
-  relu_visible: (x, row) => kept(x, row.keep, (v) => positive(v) / atLeastOne(row.keep)),
+  relu_visible: (x, row) => {
+    const n = atLeastOne(row.keep);
+    return kept(x, row.keep, (v) => positive(v) / n);
+  },
   rela: (x, row) => kept(x, row.keep, positive),
   ssmax: (x, row) => sharper(x, row.keep, row.sharpness * logSeen(row.keep)),
   selective_temperature: (x, row) => sharper(x, row.keep, 1 + row.token + row.growth * logSeen(row.keep)),

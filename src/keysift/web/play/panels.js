@@ -65,7 +65,7 @@ function drawPanels(state) {
     say(facts.mass, number(found.mass));
     say(facts.accepted, `${count(found.accepted)} of ${count(weights.length)}`);
     say(facts.entropy, found.mass === 0 && found.accepted === 0 ? "–" : `${number(found.entropy)} (${number(Math.exp(found.entropy))} keys)`);
-    drawGradient(facts, name, cosines, state);
+    if (!state.crowd || store.gesture === null) drawGradient(facts, name, cosines, state);
     const line = judgement(state, moved, found);
     say(verdict, line);
     set(verdict, { class: moved.keys.some((by) => by !== null) || moved.crowd ? "verdict mark" : "verdict" });
@@ -85,6 +85,12 @@ function judgement(state, moved, { accepted }) {
   if (all) return `${count(all)} ${all === 1 ? "key" : "keys"} moved although ${all === 1 ? "its" : "their"} own score did not${names.length ? `: ${names.join(", ")}` : ""}.`;
   if (accepted === 0) return "Nothing is accepted: the output is exactly zero.";
   return state.before ? "No key moved without a reason of its own." : "Change a key and watch the others.";
+}
+
+/** The gradients of a large crowd wait until the hand rests. */
+function drawGradients(state) {
+  const cosines = cosinesOf(state);
+  for (const name of state.shown) drawGradient(cards.get(name).facts, name, cosines, state);
 }
 
 /** By a central difference on the chosen key's score, in the units the mechanism reads. */

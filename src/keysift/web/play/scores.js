@@ -10,7 +10,7 @@ function drawScores(state) {
   drawChooser(state);
   clearTimeout(later);
   // The curves ask for many rows: they follow when the hand rests.
-  later = setTimeout(() => [drawResponse(store.state), drawDilution(store.state)], state.crowd > 1000 ? 120 : 0);
+  later = setTimeout(() => [drawGradients(store.state), drawResponse(store.state), drawDilution(store.state)], state.crowd ? 120 : 0);
 }
 
 function startScores() {

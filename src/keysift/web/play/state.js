@@ -83,13 +83,33 @@ function distractor(j, level) {
   return level + 0.2 * (2 * (((j + 1) * 0.6180339887498949) % 1) - 1);
 }
 
+const crowdOf = latest((crowd, level) =>
+  Float64Array.from({ length: crowd }, (_, j) => Math.max(-1, Math.min(1, distractor(j, level)))));
+
 /** The keys' own cosines, then the crowd's. */
 function cosinesOf({ keys, crowd, level }) {
   const all = new Float64Array(keys.length + crowd);
   keys.forEach((key, j) => (all[j] = key.cosine));
-  for (let j = 0; j < crowd; j++) all[keys.length + j] = Math.max(-1, Math.min(1, distractor(j, level)));
+  all.set(crowdOf(crowd, level), keys.length);
   return all;
 }
+
+/** Remember the last few answers: between two frames of a drag most questions are the same. */
+function latest(answer, most = 16) {
+  const known = [];
+  return (...asked) => {
+    let found = known.find((entry) => entry.asked.every((value, j) => value === asked[j]));
+    if (!found) {
+      found = { asked, answer: answer(...asked) };
+      known.unshift(found);
+      known.length = Math.min(known.length, most);
+    }
+    return found.answer;
+  };
+}
+
+/** The weights before the gesture, which stay the same while it lasts. */
+const weightsBefore = latest((name, before) => weightsOf(name, cosinesOf(before), before), 64);
 
 function dial(state, name, of) {
   return state.dials[`${name}.${of.name}`] ?? of.default;
@@ -128,7 +148,7 @@ function movements(name, state, weights) {
   const moved = { keys: state.keys.map(() => null), crowd: 0, before: state.keys.map(() => null) };
   if (!state.before) return moved;
   const about = mechanism(name);
-  const old = weightsOf(name, cosinesOf(state.before), state.before);
+  const old = weightsBefore(name, state.before);
   state.keys.forEach((key, j) => {
     const then = state.before.keys.findIndex((other) => other.name === key.name);
     if (then < 0) return;

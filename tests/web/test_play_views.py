@@ -1,0 +1,231 @@
+"""The playground's other views, its files, its accessibility and its speed, in a real browser."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from tests.web.browser import axe
+from tests.web.playing import Session, browser, file, session
+from tests.web.test_play_script import maps
+
+__all__ = ["browser", "file", "session"]  # fixtures
+
+
+def test_geometry_says_zero_and_leaves_the_hull(session: Session) -> None:
+    page = session.page
+    page.click("#tab-geometry")
+    session.settle()
+    assert "left the hull" in page.inner_text("#plane-note")
+    page.focus("#circle .handle >> nth=0")
+    for _ in range(3):
+        page.keyboard.press("Shift+ArrowDown")
+    page.focus("#g-accept")
+    page.keyboard.press("Home")
+    session.settle()
+    assert "exactly zero" in page.inner_text("#plane-note")
+    assert "screening (0, 0)" in (page.text_content("#values-front") or "")
+    window = page.input_value("#g-window")
+    session.drag("#window-chart .handle .grip", -60, 0)
+    assert float(page.input_value("#g-window")) > float(window)
+    r = page.input_value("#g-accept")
+    session.drag("#circle .handle .grip", -40, 40)
+    assert page.input_value("#g-accept") != r
+    angle = page.locator("#circle .handle").nth(2).get_attribute("aria-valuenow")
+    session.drag("#circle .handle .knob >> nth=2", 60, 60)
+    assert page.locator("#circle .handle").nth(2).get_attribute("aria-valuenow") != angle
+    page.click("#walk")
+    session.until("store.state.plane.keys[0].distance >= 3")
+    page.click("#walk")
+    page.click("#undo")
+    session.settle()
+    assert page.evaluate("store.state.plane.keys[0].distance") == 0, "a walk is one undo step"
+
+
+def drop(page: Page, text: str, name: str = "maps.json") -> None:
+    page.evaluate(
+        """([text, name]) => {
+            const data = new DataTransfer();
+            data.items.add(new File([text], name, { type: "application/json" }));
+            for (const kind of ["dragover", "drop"]) {
+                const event = new DragEvent(kind, { dataTransfer: data, bubbles: true, cancelable: true });
+                document.getElementById("drop").dispatchEvent(event);
+            }
+        }""",
+        [text, name],
+    )
+
+
+def test_maps_are_dropped_pasted_and_walked(session: Session, tmp_path: Path) -> None:
+    page = session.page
+    page.click("#tab-map")
+    head = {"weights": [[1, 0], [0.25, 0.5]], "scores": [[0.9, 0], [0.75, 0.85]], "threshold": 0.8}
+    record = maps(
+        tokens=["Hi\n", "\u202ethere"], layers=[{"heads": [head, head | {"threshold": None, "scores": None}]}]
+    )
+    drop(page, json.dumps(record))
+    page.wait_for_selector("#map-rows tr")
+    rows = [row.split("\t") for row in page.locator("#map-rows tr").all_inner_texts()]
+    assert [[cell.strip() for cell in row] for row in rows] == [
+        ["1", "Hi⏎", ".250", "", ".750", "below"],
+        ["2", "�there", ".500", "", ".850", "above"],
+    ]
+    page.focus("#map-head")
+    page.keyboard.press("ArrowRight")
+    session.settle()
+    assert page.locator("#map-rows tr").first.inner_text().split("\t")[-2:] == ["–", "–"]
+    page.focus("#map-query")
+    page.keyboard.press("Home")
+    session.settle()
+    assert page.locator("#map-rows tr").count() == 1, "a causal query sees one key"
+    path = tmp_path / "picked.json"
+    path.write_text(json.dumps(maps()))
+    page.set_input_files("#pick", path)
+    session.until("document.getElementById('map-message').textContent.startsWith('2 tokens, 1 layer.')")
+    page.click("#example")
+    session.settle()
+    assert page.locator("#map-rows tr").count() == 15
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "This is not JSON"),
+        ("[1, 2", "This is not JSON"),
+        (
+            '{"format": "keysift-maps", "version": 1, "tokens": ["a"], "layers": [{"heads": [{"weights": [[null]]}]}]}',
+            "must be a finite number",
+        ),
+        ('{"format": "<img src=x onerror=document.title=1>"}', "Expected"),
+        ('{"__proto__": {"format": "keysift-maps"}, "constructor": 1}', "Expected"),
+        ("[" * 100_000, "This is not JSON"),
+    ],
+    ids=["empty", "malformed", "null", "markup", "prototype", "deep"],
+)
+def test_bad_json_is_a_message_not_a_broken_page(session: Session, text: str, message: str) -> None:
+    page = session.page
+    page.click("#tab-map")
+    page.click("#example")
+    drop(page, text)
+    session.until("document.getElementById('map-message').className === 'refused'")
+    assert message in page.inner_text("#map-message")
+    assert page.locator("#map-rows tr").count() == 15, "what was shown before stays"
+    page.click("#view-map summary")
+    page.fill("#paste", text)
+    page.click("#paste-read")
+    assert message in page.inner_text("#map-message")
+    assert page.locator("img").count() == 0
+
+
+def test_a_huge_file_is_refused_before_it_is_read(session: Session) -> None:
+    page = session.page
+    page.click("#tab-map")
+    page.evaluate("takeFile({ name: 'huge.json', size: 3e9, text: () => { throw new Error('read'); } })")
+    assert "huge.json has 3,000 MB; the page reads up to 64." in page.inner_text("#map-message")
+
+
+def test_markup_in_tokens_stays_text(session: Session) -> None:
+    page = session.page
+    page.click("#tab-map")
+    drop(
+        page,
+        json.dumps(
+            maps(tokens=["<img src=x onerror=\"document.title='owned'\">", "</script><script>alert(1)</script>"])
+        ),
+    )
+    page.wait_for_selector("#map-rows tr")
+    assert page.locator("#map-rows bdi").first.inner_text().startswith("<img·src=x")
+    assert page.locator("img").count() == 0
+    assert "owned" not in page.title()
+
+
+def test_figures_are_saved_as_svg_and_png(session: Session, tmp_path: Path) -> None:
+    page = session.page
+    with page.expect_download() as svg:
+        page.click("#svg")
+    svg.value.save_as(tmp_path / "figure.svg")
+    text = (tmp_path / "figure.svg").read_text()
+    assert "Softmax" in text
+    assert "▼−.091" in text
+    assert "var(" not in text, "colours are written out: the file needs no style sheet"
+    with page.expect_download() as png:
+        page.click("#png")
+    png.value.save_as(tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_accessible_and_no_wider_than_the_screen(browser: Browser, file: Path, width: int, scheme: Any) -> None:
+    source = axe()
+    started = Session(browser, file, viewport={"width": width, "height": 844}, color_scheme=scheme)
+    page = started.page
+    page.add_script_tag(content=source)
+    for view in ("scores", "geometry", "map"):
+        page.click(f"#tab-{view}")
+        if view == "map":
+            page.click("#example")
+        if view == "scores":
+            page.click("#chooser summary")
+        started.settle()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, view
+        violations = page.evaluate("async () => (await axe.run()).violations")
+        serious = [
+            (found["id"], [node["html"][:120] for node in found["nodes"]])
+            for found in violations
+            if found["impact"] in ("serious", "critical")
+        ]
+        assert serious == [], view
+    assert started.errors == []
+    page.context.close()
+
+
+# Pointer events are made inside the page, one a frame: the protocol's own round trips would be what is measured.
+DRAG = """async () => {
+    const handle = document.querySelector("#keys-front .handle"), chart = document.getElementById("keys-chart");
+    const box = chart.getBoundingClientRect();
+    const at = (share) => ({ pointerId: 1, bubbles: true, clientX: 0, clientY: box.top + share * box.height });
+    handle.setPointerCapture = () => {};
+    handle.dispatchEvent(new PointerEvent("pointerdown", at(0.2)));
+    const frames = [];
+    let drawn = 0;
+    const inner = store.draw;
+    store.draw = (state) => { inner(state); drawn++; };
+    await new Promise((done) => {
+        const begin = performance.now();
+        const step = (now) => {
+            frames.push(now);
+            handle.dispatchEvent(new PointerEvent("pointermove", at(0.35 + 0.2 * Math.sin(frames.length / 5))));
+            if (performance.now() - begin < 2000) requestAnimationFrame(step);
+            else done();
+        };
+        requestAnimationFrame(step);
+    });
+    handle.dispatchEvent(new PointerEvent("pointerup", at(0.3)));
+    const rate = (1000 * (frames.length - 1)) / (frames.at(-1) - frames[0]);
+    return { rate, drawn: drawn / frames.length, moved: store.state.keys[0].cosine };
+}"""
+
+
+@pytest.mark.slow
+def test_ten_thousand_keys_are_dragged_at_thirty_frames_a_second(
+    session: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = session.page
+    painted = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    page.click("[data-preset=needle10000]")
+    page.wait_for_timeout(500)
+    best = max((page.evaluate(DRAG) for _ in range(3)), key=lambda found: found["rate"])
+    assert best["drawn"] > 0.9, "every frame draws the new weights"
+    assert best["moved"] != 0.9
+    with capsys.disabled():
+        sys.stdout.write(
+            f"\nplayground: first paint {painted:.0f} ms; 10,000 keys at {best['rate']:.0f} frames a second\n"
+        )
+    assert best["rate"] > 30
+    assert painted < 1000
