@@ -6,11 +6,11 @@ all others read the logit x = c sqrt(d) / T: queries and keys of length sqrt(d),
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
 
 import torch
 from torch import Tensor
 
-import keysift
 from keysift.evaluate.context import SITE
 from keysift.evaluate.play_record import Case, Dial, Playable, Playground, Preset, PresetCase, Scene
 from keysift.kernels.attend import attend
@@ -47,7 +47,7 @@ def distractors(count: int, level: float = 0.0) -> list[float]:
 def playground() -> Playground:
     mechanisms = tuple(MECHANISMS)
     return Playground(
-        version=keysift.__version__,
+        version=version("keysift"),
         promises={promise.label: promise.value for promise in Promise},
         mechanisms=tuple(_playable(mechanism) for mechanism in mechanisms),
         presets=PRESETS,
