@@ -1,4 +1,6 @@
-"""Rewrite the generated blocks of README and docs: `make docs`. A house test fails where a block is out of date.
+"""Rewrite the generated blocks of README and docs, and the plots of stored results: `make docs`.
+
+A house test fails where a block or a plot is out of date.
 
 A block names the command whose output it is:
 
@@ -34,7 +36,16 @@ def output(command: str) -> str:
     return done.stdout.strip()
 
 
+def plots() -> dict[Path, str]:
+    """The SVG beside each stored result that has lengths to plot."""
+    files = sorted((ROOT / "docs" / "results").glob("*.svg"))
+    commands = {file: f"keysift bench show docs/results/{file.stem}.json --svg" for file in files}
+    return {file: output(command) + "\n" for file, command in commands.items()}
+
+
 if __name__ == "__main__":
+    for file, drawn in plots().items():
+        file.write_text(drawn)
     for page in pages():
         before = page.read_text()
         after = regenerate(before)

@@ -1,4 +1,4 @@
-"""keysift train, runs, sweep, bench and the demo's second part, as a user types them."""
+"""keysift train, runs, sweep and the demo's second part, as a user types them."""
 
 import json
 import os
@@ -17,8 +17,7 @@ from keysift.core.config import from_dict
 from keysift.runs.metrics import read
 from keysift.runs.summary import summary
 from keysift.sweep.plan import points
-from keysift.train import bench
-from keysift.train.build import build, empty, model_config
+from keysift.train.build import empty, model_config
 from keysift.train.config import TrainConfig, resolve
 from keysift.train.trackers import open_tracker
 from tests.refusals import refuses
@@ -171,24 +170,6 @@ def test_a_run_that_fails_leaves_the_others_alone(corpus: Path, tmp_path: Path) 
         file.unlink()
     with refuses("was not made by a sweep"):
         sweep_verb(sweep_args(each=each, out=tmp_path / "sweep", train=base))
-
-
-def test_bench(
-    corpus: Path,  # noqa: F811
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    small = ("--psi", 2, "--context", 16, "--batch-tokens", 32, "--steps", 3, "--data", corpus)
-    call("bench", "train", *small)
-    assert "multiscreen over transformer" in capsys.readouterr().out
-    call("bench", "train", *small, "--json")
-    told = json.loads(capsys.readouterr().out)
-    assert told["overhead"]["steps"] == 3
-    config = TrainConfig(psi=2, data=str(corpus), context=16, batch_tokens=32, steps=4, val_sequences=1)
-    monkeypatch.setattr(bench, "build", lambda shape, generator: build(shape, generator.manual_seed(1)))
-    with refuses("nothing is timed until they agree"):
-        bench.overhead(config, tmp_path / "run")
 
 
 def test_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,6 +70,11 @@ def test_generated_blocks_are_current(page: Path) -> None:
     assert generate.regenerate(text) == text, "run `make docs`"
 
 
+def test_plots_are_of_their_results() -> None:
+    for file, drawn in generate.plots().items():
+        assert file.read_text() == drawn, f"{file.name} is out of date: run `make docs`"
+
+
 @each_page
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):

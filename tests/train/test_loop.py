@@ -27,7 +27,7 @@ def test_a_run_directory(tiny: TrainConfig, tmp_path: Path) -> None:
     assert facts.config.rate == 2**-4, "the config is resolved"
     assert len(facts.stream) == 64
     session = json.loads((run / "environment.json").read_text())[0]
-    assert session["versions"]["torch"] == torch.__version__
+    assert session["machine"]["torch"] == torch.__version__
     assert session["processes"] == 1
     lines = list(read(run / "metrics.jsonl"))
     assert len(lines) == 12

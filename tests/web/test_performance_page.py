@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from keysift.web.performance_page import curves, markdown, number, plot, time
-from tests.evaluate.results import RESULT
+from tests.bench.results import RESULT
 
 
 def test_markdown_says_met_and_missed() -> None:
@@ -16,7 +16,8 @@ def test_markdown_says_met_and_missed() -> None:
     assert "| not at this size | 1.00 | at most 1.05 | **other size** |" in text
     assert "- something was not measured" in text
     assert "`abc`" in text
-    row = "| 4,096 | 8 | 2 .. 257 | 0.5 | forward | 4.00 ms | dense definition: 800 ms "
+    assert "a <fast> processor, 2 cores, 8 GB" in text
+    row = "| 4,096 | screening, windows 2 .. 257 | 8 tiles | forward | 4.00 ms | dense definition: 800 ms "
     assert row + "| 200x (100 to 400) | 25.0% | 50.0% |" in text
 
 
@@ -24,8 +25,8 @@ def test_curves_join_what_ran_at_the_same_width() -> None:
     assert curves(RESULT) == {
         "screening, no window": {1024: 0.002, 4096: 0.02},
         "SDPA": {1024: 0.01, 4096: 0.1},
-        "screening, windows 2 .. 257": {4096: 0.004, 16384: 0.016},
-        "dense definition": {4096: 0.8},
+        "screening, windows 2 .. 257": {1024: 0.001, 4096: 0.004, 16384: 0.016},
+        "dense definition": {1024: 0.05, 4096: 0.8},
     }
 
 

@@ -1,28 +1,76 @@
-"""Measure how fast the kernel or training is, or show what was measured."""
+"""Measure how fast kernels, mechanisms, models and training are, or show what was measured."""
 
+from dataclasses import fields, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from keysift.cli import bench_train
 from keysift.core.config import config, load, save
 from keysift.core.errors import DataError
 
 if TYPE_CHECKING:
-    from keysift.evaluate.performance import Performance
+    from keysift.bench.record import Result
 
 
 @config
-class Screening:
-    """The screening kernel against the dense definition, against softmax, and against its targets."""
+class Common:
+    """What every benchmark takes."""
 
     quick: bool = False
-    """A minute instead of several: fewer turns and shorter sequences, so no target counts as met or missed."""
+    """About a minute: fewer turns and smaller sizes, so no target counts as met or missed."""
     json: bool = False
     """Print JSON."""
     out: Path | None = None
-    """Also write the JSON here, and the plot beside it as SVG."""
+    """Also write the JSON here, and beside it an SVG where there are lengths to plot."""
+
+
+_COMMON = {field.name for field in fields(Common)}
+
+
+@config
+class Screening(Common):
+    """The screening kernel against the dense definition, against softmax, and against its targets."""
+
+
+@config
+class Mechanisms(Common):
+    """What each mechanism costs beside softmax."""
+
+
+@config
+class Decode(Common):
+    """Whether memory or time per token grows with the text while a Multiscreen decodes."""
+
+    tokens: int | None = None
+    """How much text."""
+    psi: int | None = None
+    """Size of the Multiscreen."""
+
+
+@config
+class Tokenise(Common):
+    """How fast text becomes a corpus on disk."""
+
+    file: Path | None = None
+    """A text of your own instead of the standard library."""
+
+
+@config
+class Train(Common):
+    """What the training loop adds to bare steps, and Multiscreen beside a Transformer of its size."""
+
+    psi: int | None = None
+    """Size of the Multiscreen."""
+    context: int | None = None
+    """Tokens of a sequence."""
+    batch_tokens: int | None = None
+    """Tokens of a step."""
+    steps: int | None = None
+    """Steps of each kind."""
+    data: str | None = None
+    """As in keysift train."""
 
 
 @config
@@ -41,7 +89,10 @@ class Show:
 class Args:
     do: (
         Annotated[Screening, tyro.conf.subcommand("screening")]
-        | Annotated[bench_train.Train, tyro.conf.subcommand("train")]
+        | Annotated[Mechanisms, tyro.conf.subcommand("mechanisms")]
+        | Annotated[Decode, tyro.conf.subcommand("decode")]
+        | Annotated[Tokenise, tyro.conf.subcommand("tokenise")]
+        | Annotated[Train, tyro.conf.subcommand("train")]
         | Annotated[Show, tyro.conf.subcommand("show")]
     )
 
@@ -49,31 +100,29 @@ class Args:
 def run(args: Args) -> None:
     if isinstance(args.do, Show):
         _show(args.do)
-    elif isinstance(args.do, bench_train.Train):
-        bench_train.measure(args.do)
     else:
         _measure(args.do)
 
 
-def _measure(do: Screening) -> None:
-    from rich.console import Console
-
+def _measure(do: Common) -> None:
     from keysift.cli import output
-    from keysift.evaluate import screening_speed
-    from keysift.web.performance_page import plot
+    from keysift.web.performance_page import curves, plot
 
-    # Progress goes to stderr: --json prints nothing but JSON.
-    progress = Console(stderr=True, highlight=False)
-    sizes = screening_speed.QUICK if do.quick else screening_speed.FULL
-    found = screening_speed.measure(
-        sizes,
-        command="keysift bench screening" + (" --quick" if do.quick else ""),
-        say=lambda line: progress.print(line, markup=False, soft_wrap=True),
+    name = type(do).__name__.lower()
+    module = import_module(f"keysift.bench.{name}")
+    own = {field.name: getattr(do, field.name) for field in fields(do) if field.name not in _COMMON}
+    given = {key: value for key, value in own.items() if value is not None}
+    flags = [" --quick"] * do.quick + [f" --{key.replace('_', '-')} {value}" for key, value in given.items()]
+    found = module.measure(
+        replace(module.QUICK if do.quick else module.FULL, **given),
+        command=f"keysift bench {name}{''.join(flags)}",
+        say=output.print_note,  # stderr: --json prints nothing but JSON
     )
     if do.out is not None:
         do.out.parent.mkdir(parents=True, exist_ok=True)
         save(found, do.out)
-        do.out.with_suffix(".svg").write_text(plot(found))
+        if curves(found):
+            do.out.with_suffix(".svg").write_text(plot(found))
     if do.json:
         output.print_json(found)
     else:
@@ -81,50 +130,45 @@ def _measure(do: Screening) -> None:
 
 
 def _show(do: Show) -> None:
+    from keysift.bench.record import Result
     from keysift.cli import output
-    from keysift.evaluate.performance import Performance
-    from keysift.web.performance_page import markdown, plot
+    from keysift.web.performance_page import curves, markdown, plot
 
     if not do.result.is_file():
-        raise DataError(f"no result at {do.result}; write one with keysift bench screening --out {do.result}")
-    found = load(Performance, do.result)
+        raise DataError(f"no result at {do.result}; write one with keysift bench NAME --out {do.result}")
+    found = load(Result, do.result)
     if do.markdown:
         output.print_plain(markdown(found))
     elif do.svg:
+        if not curves(found):
+            raise DataError(f"{do.result} holds nothing at two lengths, so there is no curve to plot; use --markdown")
         output.print_plain(plot(found))
     else:
         _table(found)
 
 
-def _table(found: "Performance") -> None:
+def _table(found: "Result") -> None:
     from keysift.cli import output
-    from keysift.web.performance_page import number, speed, verdict
+    from keysift.web.performance_page import COLUMNS, machine_line, measured, verdict
 
     console = output.console()
+    colours = {True: "green", False: "red", None: "dim"}
     targets = output.table("Targets")
     for head in ("", "measured", "target", "what"):
         targets.add_column(head, no_wrap=head != "what")
-    colours = {True: "green", False: "red", None: "dim"}
     for target in found.targets:
         colour = colours[target.met]
-        targets.add_row(
-            f"[{colour}]{verdict(target)}[/{colour}]",
-            f"{number(target.value)} {target.unit}",
-            f"{target.bound} {target.target:g} {target.unit}",
-            target.name,
-        )
-    console.print(targets)
+        value, wanted = measured(target)
+        targets.add_row(f"[{colour}]{verdict(target)}[/{colour}]", value, wanted, target.name)
+    if found.targets:
+        console.print(targets)
     rows = output.table("Times")
-    for head in ("T", "tiles", "window", "r", "step", "ours", "against", "speedup"):
-        rows.add_column(head)
+    columns = [column for column in COLUMNS if any(column.of(row) for row in found.rows)]
+    for column in columns:
+        rows.add_column(column.head)
     for row in found.rows:
-        rows.add_row(*speed(row))
+        rows.add_row(*(column.of(row) for column in columns))
     console.print(rows)
-    machine = found.machine
-    console.print(
-        f"\n{machine.cpu}, {machine.threads} threads, {machine.instruction_set}, torch {machine.torch}, "
-        f"load {machine.load:g} before; sgemm {machine.sgemm_gflops:g} GFLOP/s, reads {machine.read_gb_per_s:g} GB/s",
-        soft_wrap=True,
-    )
+    console.print(f"\n{machine_line(found.machine)}", markup=False, soft_wrap=True)
     for note in found.notes:
         console.print(note, markup=False, soft_wrap=True)

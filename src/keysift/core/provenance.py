@@ -1,10 +1,34 @@
-"""What a figure is worth nothing without: the processor it was measured on and the source that ran."""
+"""Where a figure was measured: processor, software and commit. No torch here, so records can be read anywhere."""
 
 import platform
 import subprocess
 from pathlib import Path
 
+from keysift.core.config import config
+
 CPUINFO = Path("/proc/cpuinfo")
+
+
+@config
+class Machine:
+    """The machine and the software of a measurement or a training session; `keysift.runs.machine` fills it in."""
+
+    cpu: str
+    cores: int
+    threads: int
+    memory_gb: float
+    instruction_set: str
+    """The variant of the compiled kernel that runs here, or none."""
+    python: str
+    torch: str
+    keysift: str
+    commit: str
+    load: float
+    """Processes that wanted a core in the minute before; on a quiet machine near zero."""
+    sgemm_gflops: float | None = None
+    """The best of torch's fp32 matrix products, where it was measured."""
+    read_gb_per_s: float | None = None
+    """The best of summing memory larger than the caches, where it was measured."""
 
 
 def cpu() -> str:

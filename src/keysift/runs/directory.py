@@ -1,7 +1,7 @@
 """The run directory: everything a run was, in one folder.
 
 train.json          the resolved config, the hash of the token stream, the size of the model
-environment.json    one entry a session: versions, commit, machine, processes
+environment.json    one entry a session: machine, versions and commit, processes
 metrics.jsonl       one line a step
 samples/, heads/    what the model wrote, and what each head had learned, at each checkpoint
 checkpoints/        see checkpoint.py

@@ -6,10 +6,10 @@ import torch
 
 from keysift.evaluate.validation import summed_loss
 from keysift.models.language import count
+from keysift.runs.machine import memory_bytes, peak_flops
 from keysift.train.build import build, empty, flops_per_token, model_config, state_bytes
 from keysift.train.config import TrainConfig, resolve
 from keysift.train.distributed import World, find_device
-from keysift.train.machine import memory_bytes, peak_flops
 from keysift.train.progress import clock
 from keysift.train.setup import accumulation_steps, open_data, streams
 

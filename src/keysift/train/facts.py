@@ -1,16 +1,13 @@
 """What a run writes about itself: what was decided when it began (train.json) and each session (environment.json)."""
 
-import os
-import platform
 import sys
 import time
-from importlib.metadata import version
 from typing import Any
 
 import torch
 
-from keysift.core import provenance
 from keysift.core.config import config, from_dict, to_dict
+from keysift.runs import machine
 from keysift.runs.directory import Run
 from keysift.train.config import TrainConfig
 from keysift.train.distributed import World
@@ -37,12 +34,8 @@ def describe_session(config: TrainConfig, world: World, strategy: str, peak: flo
         "began": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": sys.argv,
         "config": to_dict(config),
-        "versions": {name: version(name) for name in ("keysift", "torch", "numpy", "tokenizers")},
-        "python": platform.python_version(),
-        "machine": f"{platform.system()}, {provenance.cpu()}, {os.cpu_count()} cores",
-        "commit": provenance.commit(),
+        "machine": to_dict(machine.examine()),
         "device": torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "cpu",
-        "threads": torch.get_num_threads(),
         "processes": world.size,
         "strategy": strategy,
         "peak_flops": peak,

@@ -19,10 +19,10 @@ from keysift.core.errors import ConfigError, DataError, TrainingError
 from keysift.data.batches import Batch, Batches
 from keysift.evaluate import validation
 from keysift.models.language import LanguageModel, count
-from keysift.runs import checkpoint, metrics
+from keysift.runs import checkpoint, machine, metrics
 from keysift.runs.directory import Run, write_json
 from keysift.runs.layout import DIAGNOSIS, METRICS, TRAIN, newest, saved
-from keysift.train import machine, optimizer
+from keysift.train import optimizer
 from keysift.train.build import build, flops_per_token, model_config
 from keysift.train.config import TrainConfig, changed, needs_an_end, resolve
 from keysift.train.diagnose import diagnose, finite

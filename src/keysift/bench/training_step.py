@@ -1,34 +1,29 @@
 """A training step of a Multiscreen through the kernel, against the same step through the dense definition."""
 
 import copy
-import importlib.util
 from collections.abc import Callable
-from importlib import import_module
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from keysift.evaluate import latency
+from keysift.bench.timing import interleave
 from keysift.kernels.attend import only
+from keysift.models.language import LanguageModel
+from keysift.models.multiscreen import Multiscreen, MultiscreenConfig
 
 VOCABULARY = 257
 SEQUENCES_AT_ONCE = 2  # of the dense path: the gradients of eight would hold more than sixteen gigabytes
 
 
-def available() -> bool:
-    return importlib.util.find_spec("keysift.models") is not None
+def build(psi: int) -> LanguageModel:
+    config = MultiscreenConfig.psi(psi, vocab_size=VOCABULARY)
+    return Multiscreen(config, torch.Generator().manual_seed(0))
 
 
-def build(psi: int) -> Any:
-    # By name: models is another layer, and a wheel may come without it.
-    models = import_module("keysift.models.multiscreen")
-    config = models.MultiscreenConfig.psi(psi, vocab_size=VOCABULARY)
-    return models.Multiscreen(config, torch.Generator().manual_seed(0))
-
-
-def step(model: Any, tokens: Tensor, backend: str, *, at_once: int, compiled: bool = False) -> Callable[[], None]:
+def step(
+    model: LanguageModel, tokens: Tensor, backend: str, *, at_once: int, compiled: bool = False
+) -> Callable[[], None]:
     """Forward, backward and AdamW over all of `tokens`, `at_once` sequences at a time."""
     model = copy.deepcopy(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
@@ -56,4 +51,4 @@ def time_steps(*, psi: int, batch: int, tokens: int, rounds: int, compiled: bool
     }
     if compiled:
         runs["dense, compiled"] = step(model, text, "dense", at_once=SEQUENCES_AT_ONCE, compiled=True)
-    return latency.interleave(runs, rounds)
+    return interleave(runs, rounds)

@@ -1,8 +1,11 @@
-"""What a benchmark found, as plain data: the JSON, the tables and the plot are all made from this. No torch."""
+"""What a benchmark found, as plain data: the JSON, the tables and the plots are all made from this. No torch."""
 
 from typing import Literal
 
 from keysift.core.config import config
+from keysift.core.provenance import Machine
+
+Step = Literal["forward", "backward", "forward + backward", "training step", "decode", "tokenise"]
 
 
 @config
@@ -15,37 +18,16 @@ class Spread:
 
 
 @config
-class Machine:
-    """Where and with what it was measured, and what the machine can do at best."""
-
-    cpu: str
-    cores: int
-    threads: int
-    memory_gb: float
-    instruction_set: str
-    """The variant of the kernel that ran."""
-    python: str
-    torch: str
-    keysift: str
-    commit: str
-    load: float
-    """Processes that wanted a core in the minute before; on a quiet machine near zero."""
-    sgemm_gflops: float
-    """The best of torch's fp32 matrix products."""
-    read_gb_per_s: float
-    """The best of summing memory larger than the caches."""
-
-
-@config
 class Row:
     """One thing timed, and what it was timed against in the same rounds."""
 
+    what: str
+    """What was timed. Rows that share this and `setting` are one curve over `tokens`."""
+    setting: str = ""
+    """Sizes and choices that are not the subject: heads, batch, instruction set."""
     tokens: int
-    tiles: int
-    window: str
-    acceptance: float | None
-    """The width r of every tile; null where it is learned."""
-    step: Literal["forward", "backward", "forward + backward", "training step"]
+    """Length of the sequence, of the context, or of the text."""
+    step: Step
     seconds: Spread
     against: str = ""
     their_seconds: Spread | None = None
@@ -55,6 +37,11 @@ class Row:
     """Two operations for each channel of each pair inside the window, over time and peak; skipping can exceed one."""
     read_share: float | None = None
     """Inputs and outputs touched once, over time and bandwidth."""
+    tokens_per_s: float | None = None
+    mb_per_s: float | None = None
+    extra_mb: float | None = None
+    """Peak memory beyond inputs and outputs."""
+    cache_bytes: int | None = None
     note: str = ""
 
 
@@ -71,14 +58,15 @@ class Target:
 
 
 @config
-class Performance:
+class Result:
     """One run of a benchmark."""
 
+    benchmark: str
     command: str
     date: str
     machine: Machine
     rows: tuple[Row, ...]
-    targets: tuple[Target, ...]
+    targets: tuple[Target, ...] = ()
     notes: tuple[str, ...] = ()
     """What was not measured, and why."""
 

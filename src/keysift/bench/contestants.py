@@ -28,7 +28,9 @@ class Screening:
         shapes = [(1, tiles, tokens, width) for width in (KEY_WIDTH, KEY_WIDTH, VALUE_WIDTH, VALUE_WIDTH)]
         q, k, v, self.towards = (torch.randn(shape, generator=random) for shape in shapes)
         every = WINDOW.default(Site(heads=tiles)).float() if window is None else torch.full((tiles,), window)
-        self.window = "infinite" if window == math.inf else f"{every.min():.0f} .. {every.max():.0f}"
+        self.window = "no window" if window == math.inf else f"windows {every.min():.0f} .. {every.max():.0f}"
+        self.what = f"screening, {self.window}, r = {acceptance:g}"
+        self.setting = f"{tiles} tiles"
         self.leaves = [x.requires_grad_() for x in (q, k, v, every, torch.full((tiles,), acceptance))]
         self._out: Tensor | None = None
 

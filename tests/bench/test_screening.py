@@ -2,28 +2,30 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from keysift.bench import memory, screening, timing, training_step
+from keysift.bench.gather import Gathered
+from keysift.bench.screening import FULL, QUICK, Sizes
 from keysift.cli import bench
 from keysift.cli.main import _main
-from keysift.core.config import load, save
+from keysift.core.config import save
 from keysift.core.errors import DataError
-from keysift.evaluate import agreement, latency, memory, screening_speed, training_speed
-from keysift.evaluate.performance import Performance
-from keysift.evaluate.screening_speed import FULL, QUICK, Sizes
+from keysift.evaluate import agreement
 from keysift.kernels import native
 from keysift.kernels.attend import attend
+from keysift.runs import machine
 from keysift.web.performance_page import markdown, plot
-from tests.evaluate.results import RESULT
+from tests.bench.results import RESULT
 from tests.machine import needs_kernel
 from tests.refusals import refuses, refuses_in_process
 
 KEYSIFT = str(Path(sys.executable).parent / "keysift")
-RESULTS = Path(__file__).parent.parent.parent / "docs" / "results"
 TINY = Sizes(
     dense_tokens=48,
     dense_tiles=2,
@@ -45,12 +47,11 @@ TINY = Sizes(
 
 @pytest.fixture
 def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(screening_speed, "QUICK", TINY)
-    monkeypatch.setattr(latency, "MOST_REPEATS", 1)
-    # A process of its own takes seconds to start; tests/evaluate starts one.
-    monkeypatch.setattr(memory, "extra_mb", memory.measure)
-    monkeypatch.setattr(latency.sgemm_gflops, "__defaults__", (128, 1))
-    monkeypatch.setattr(latency.read_gb_per_s, "__defaults__", (4, 1))
+    monkeypatch.setattr(screening, "QUICK", TINY)
+    monkeypatch.setattr(timing, "MOST_REPEATS", 1)
+    # A process of its own takes seconds to start; test_timing.py starts one.
+    monkeypatch.setattr(screening, "in_a_child", lambda function, *arguments, environment=None: function(*arguments))
+    monkeypatch.setattr(machine, "READ_MEGABYTES", 4)
 
 
 @needs_kernel
@@ -82,10 +83,9 @@ def test_the_targets_are_those_of_the_kernels_making() -> None:
     assert (FULL.dense_tokens, FULL.dense_tiles, FULL.tokens, FULL.tiles) == (4096, 16, 16_384, 8)
     assert (FULL.growth[0], FULL.growth[-1], FULL.memory_tokens, FULL.memory_tiles) == (16_384, 131_072, 131_072, 16)
     assert (FULL.psi, FULL.train_tokens, FULL.train_batch, FULL.compiled) == (8, 1024, 8, True)
-    run = screening_speed.Run(QUICK, RESULT.machine, say=lambda line: None)
     for names in (("dense_tokens",), ("tokens", "tiles"), ("growth",), ("memory_tokens",), ("train_tokens",)):
-        assert not run.full(*names)
-    assert screening_speed.Run(FULL, RESULT.machine, say=lambda line: None).full("dense_tokens", "tokens")
+        assert not screening.full(QUICK, *names)
+    assert screening.full(FULL, "dense_tokens", "tokens")
 
 
 def test_a_wrong_kernel_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,28 +115,28 @@ def test_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.strip() == markdown(RESULT).strip()
     assert _main(["bench", "show", str(path), "--svg"]) == 0
     assert capsys.readouterr().out.strip() == plot(RESULT).strip()
+    save(replace(RESULT, rows=RESULT.rows[:1]), path)
+    with refuses("holds nothing at two lengths, so there is no curve to plot", DataError):
+        bench.run(bench.Args(do=bench.Show(result=path, svg=True)))
     refuses_in_process(
         "keysift: no result at .*nothing.json", [KEYSIFT, "bench", "show", str(tmp_path / "nothing.json")]
     )
 
 
 def test_show_what_is_not_there(tmp_path: Path) -> None:
-    with refuses("no result at .*nothing.json; write one with keysift bench screening --out", DataError):
+    with refuses("no result at .*nothing.json; write one with keysift bench NAME --out", DataError):
         bench.run(bench.Args(do=bench.Show(result=tmp_path / "nothing.json")))
-
-
-def test_the_stored_plot_is_of_the_stored_result() -> None:
-    assert (RESULTS / "screening.svg").read_text() == plot(load(Performance, RESULTS / "screening.json"))
 
 
 def test_what_cannot_be_measured_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "STATUS", Path("nowhere"))
-    monkeypatch.setattr(training_speed, "available", lambda: False)
-    run = screening_speed.Run(FULL, RESULT.machine, say=lambda line: None)
-    screening_speed.extra_memory(run)
-    screening_speed.training(run)
-    assert run.targets == []
-    assert [note.split(":")[0] for note in run.notes] == ["extra memory", "training step"]
+    monkeypatch.setattr(native, "instruction_sets", list)
+    found = Gathered(RESULT.machine, say=lambda line: None)
+    screening.extra_memory(found, FULL)
+    screening.variants(found, FULL)
+    assert (found.rows, found.targets) == ([], [])
+    about = [note.split(":")[0] for note in found.notes]
+    assert about == ["extra memory", "variant avx512", "variant avx2", "variant plain"]
 
 
 class OneTile(nn.Module):
@@ -144,7 +144,7 @@ class OneTile(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embed = nn.Embedding(training_speed.VOCABULARY, 8)
+        self.embed = nn.Embedding(training_step.VOCABULARY, 8)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embed(tokens)[:, None]
@@ -156,12 +156,12 @@ def test_training_steps_are_the_same_step(monkeypatch: pytest.MonkeyPatch) -> No
     """Through the kernel at once or through the definition in parts, the parameters move alike."""
     torch.manual_seed(0)
     model = OneTile()
-    text = torch.randint(training_speed.VOCABULARY, (4, 9))
+    text = torch.randint(training_step.VOCABULARY, (4, 9))
     moved = []
-    monkeypatch.setattr(training_speed.copy, "deepcopy", lambda model: moved.append(OneTile()) or moved[-1])
+    monkeypatch.setattr(training_step.copy, "deepcopy", lambda model: moved.append(OneTile()) or moved[-1])
     for backend, at_once in (("screening_cpu", 4), ("dense", 2)):
         torch.manual_seed(0)
-        training_speed.step(model, text, backend, at_once=at_once)()
+        training_step.step(model, text, backend, at_once=at_once)()
     for ours, theirs in zip(moved[0].parameters(), moved[1].parameters(), strict=True):
         assert not torch.equal(ours, next(model.parameters()))
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
@@ -169,15 +169,14 @@ def test_training_steps_are_the_same_step(monkeypatch: pytest.MonkeyPatch) -> No
 
 @needs_kernel
 def test_training_rows_and_targets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_speed, "available", lambda: True)
-    monkeypatch.setattr(training_speed, "build", lambda psi: OneTile())
-    run = screening_speed.Run(TINY, RESULT.machine, say=lambda line: None)
-    screening_speed.training(run)
+    monkeypatch.setattr(training_step, "build", lambda psi: OneTile())
+    run = Gathered(RESULT.machine, say=lambda line: None)
+    screening.training(run, TINY)
     assert [row.against for row in run.rows] == ["dense, eager"]
     assert [(target.target, target.met) for target in run.targets] == [(15.0, None)]
     assert "compiled was left out" in run.notes[0]
     taken = {"kernel": [1.0, 2.0], "dense, eager": [16.0, 32.0], "dense, compiled": [3.0, 6.0]}
-    monkeypatch.setattr(training_speed, "time_steps", lambda **_: taken)
-    full = screening_speed.Run(FULL, RESULT.machine, say=lambda line: None)
-    screening_speed.training(full)
+    monkeypatch.setattr(training_step, "time_steps", lambda **_: taken)
+    full = Gathered(RESULT.machine, say=lambda line: None)
+    screening.training(full, FULL)
     assert [(target.value, target.met) for target in full.targets] == [(3.0, False), (16.0, True)]

@@ -5,12 +5,12 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-import torch
-
-from keysift.evaluate.performance import Spread
+from keysift.bench.record import Row, Spread, Step
 
 LONG_ENOUGH = 0.05  # seconds; a quicker contestant runs several times in its turn, which then counts as their median
 MOST_REPEATS = 20
+Say = Callable[[str], None]
+Turns = dict[str, Callable[[], object]]
 
 
 def interleave(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
@@ -48,21 +48,33 @@ def ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
     return [a / b for a, b in zip(above, below, strict=True)]
 
 
+def median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
+    return statistics.median(ratios(above, below))
+
+
 def exponent(lengths: Sequence[int], times: Sequence[float]) -> float:
     """The slope of log time over log length, by least squares: 1 is linear, 2 quadratic."""
     return statistics.linear_regression([math.log(n) for n in lengths], [math.log(t) for t in times]).slope
 
 
-def sgemm_gflops(side: int = 2048, rounds: int = 8) -> float:
-    """Billions of fp32 operations a second, the best of a few square matrix products."""
-    a, b = torch.randn(side, side), torch.randn(side, side)
-    out = torch.empty(side, side)
-    times = interleave({"sgemm": lambda: torch.mm(a, b, out=out)}, rounds)["sgemm"]
-    return 2 * side**3 / min(times) / 1e9
-
-
-def read_gb_per_s(megabytes: int = 512, rounds: int = 8) -> float:
-    """The best of a few sums over a tensor that no cache holds."""
-    x = torch.ones(megabytes * 2**18)
-    times = interleave({"read": x.sum}, rounds)["read"]
-    return x.numel() * 4 / min(times) / 1e9
+def row(
+    what: str,
+    step: Step,
+    tokens: int,
+    ours: Sequence[float],
+    *,
+    setting: str = "",
+    against: str = "",
+    theirs: Sequence[float] = (),
+) -> Row:
+    """A row of a record from the seconds of each round."""
+    return Row(
+        what=what,
+        setting=setting,
+        tokens=tokens,
+        step=step,
+        seconds=spread(ours),
+        against=against,
+        their_seconds=spread(theirs) if theirs else None,
+        speedup=spread(ratios(theirs, ours)) if theirs else None,
+    )

@@ -1,10 +1,10 @@
-"""What the loop costs beside a bare step, and Multiscreen beside a Transformer of the same size.
+"""What the training loop adds to bare steps, and Multiscreen beside a Transformer of its size.
 
-Each pair is timed in turn in one process, so that what else the machine does falls on both; the figures that count are
-ratios of medians. The loop is timed only after its losses were found equal to those of the bare steps.
+Each pair takes turns in one process, and ratios are taken step by step. The loop is timed only after its losses were
+found equal to those of the bare steps.
 """
 
-import statistics
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,17 +12,61 @@ from typing import Any
 
 import torch
 
+from keysift.bench.gather import Gathered, Say
+from keysift.bench.record import Result, Row
+from keysift.bench.timing import row
+from keysift.core.config import config as frozen
 from keysift.core.errors import TrainingError
 from keysift.data.batches import Batch
 from keysift.data.shards import prepare
 from keysift.evaluate.validation import summed_loss, targets
 from keysift.models.language import LanguageModel, count
+from keysift.runs import machine
 from keysift.train.build import build, empty, model_config
 from keysift.train.config import TrainConfig, resolve
 from keysift.train.loop import train
 from keysift.train.optimizer import adamw, set_rate
 from keysift.train.schedule import share
 from keysift.train.setup import streams
+
+
+@frozen
+class Sizes:
+    psi: int = 8
+    context: int = 512
+    batch_tokens: int = 2048
+    steps: int = 20
+    """Of each kind, beside a few that warm caches."""
+    data: str = "stdlib"
+
+
+FULL = Sizes()
+QUICK = Sizes(psi=4, steps=8)
+
+
+def measure(sizes: Sizes, *, command: str, say: Say) -> Result:
+    found = Gathered(machine.examine(), say)
+    config = plan(sizes)
+    with tempfile.TemporaryDirectory() as folder:
+        say("the training loop against bare steps")
+        found.rows.append(overhead(config, Path(folder) / "run"))
+    say("Multiscreen against the Transformer nearest in size")
+    found.rows.append(side_by_side(config))
+    return found.result("train", command)
+
+
+def plan(sizes: Sizes) -> TrainConfig:
+    return TrainConfig(
+        psi=sizes.psi,
+        context=sizes.context,
+        batch_tokens=sizes.batch_tokens,
+        micro_tokens=sizes.batch_tokens,
+        steps=sizes.steps + 3,
+        data=sizes.data,
+        every=1_000_000,
+        sample_tokens=0,
+        val_sequences=1,
+    )
 
 
 class Bare:
@@ -45,7 +89,7 @@ class Bare:
         return float(loss.detach()), time.perf_counter() - began
 
 
-def overhead(config: TrainConfig, out: Path) -> dict[str, Any]:
+def overhead(config: TrainConfig, out: Path) -> Row:
     """The time of the loop's steps over the time of bare steps on the same batches, taken in turn."""
     corpus = prepare(config.data, config.tokenizer)
     bare = Bare(config, corpus.index.vocab_size)
@@ -68,17 +112,19 @@ def overhead(config: TrainConfig, out: Path) -> dict[str, Any]:
 
     train(config, out, show=False, on_step=compare)
     # The first steps warm caches, and the last one ends with a checkpoint.
-    medians = {name: statistics.median(times[2:-1]) for name, times in took.items()}
-    return {
-        "loop_seconds_a_step": medians["loop"],
-        "bare_seconds_a_step": medians["bare"],
-        "overhead": medians["loop"] / medians["bare"] - 1,
-        "steps": len(took["bare"]) - 3,
-    }
+    return row(
+        "training loop",
+        "training step",
+        config.batch_tokens,
+        took["loop"][2:-1],
+        setting=f"Multiscreen psi = {config.psi}",
+        against="bare steps",
+        theirs=took["bare"][2:-1],
+    )
 
 
-def side_by_side(config: TrainConfig, steps: int) -> dict[str, Any]:
-    """Tokens a second of bare steps, Multiscreen and the Transformer nearest in size."""
+def side_by_side(config: TrainConfig) -> Row:
+    """Bare steps of the Multiscreen and of the Transformer nearest in size."""
     corpus = prepare(config.data, config.tokenizer)
     vocab = corpus.index.vocab_size
     size = count(empty(model_config(config, vocab)))
@@ -90,13 +136,17 @@ def side_by_side(config: TrainConfig, steps: int) -> dict[str, Any]:
     rivals = {"multiscreen": Bare(config, vocab), "transformer": Bare(other, vocab)}
     batches, _ = streams(corpus, config)
     took: dict[str, list[float]] = {name: [] for name in rivals}
-    for number in range(steps):
+    for number in range(config.steps or 0):
         batch = batches.batch(number)
         for name, rival in rivals.items():
             took[name].append(rival.step(number, batch)[1])
-    speeds = {name: config.batch_tokens / statistics.median(times[1:]) for name, times in took.items()}
-    return {
-        "parameters": {name: count(rival.model) for name, rival in rivals.items()},
-        "tokens_per_second": speeds,
-        "multiscreen_over_transformer": speeds["multiscreen"] / speeds["transformer"],
-    }
+    timed = row(
+        f"Multiscreen psi = {config.psi}, {count(rivals['multiscreen'].model):,} parameters",
+        "training step",
+        config.batch_tokens,
+        took["multiscreen"][1:],
+        setting=f"T = {config.context}",
+        against=f"Transformer, {count(rivals['transformer'].model):,} parameters",
+        theirs=took["transformer"][1:],
+    )
+    return replace(timed, tokens_per_s=config.batch_tokens / timed.seconds.median)

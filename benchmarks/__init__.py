@@ -1,1 +1,0 @@
-"""Measurements. Each refuses to time what fails its test, and reports ratios taken in one process."""
