@@ -31,7 +31,7 @@ def in_a_child(function: Callable[..., Any], *arguments: Any, environment: Mappi
         said = done.stderr.strip().splitlines()
         raise UnsupportedError(
             f"{function.__name__} failed in a process of its own (exit code {done.returncode}): "
-            f"{said[-1] if said else 'it said nothing'}; is there enough memory?"
+            f"{said[-1] if said else 'it said nothing'}; try again with --quick, or where there is more memory"
         )
     return json.loads(done.stdout)
 
