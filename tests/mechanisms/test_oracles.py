@@ -72,11 +72,15 @@ def test_differential_v1_tells_the_maps_of_grouped_keys_apart() -> None:
     assert (attend("differential_v1", q, k, v, scalars={"lam": 0.3}) - wrong).abs().max() > 0.1
 
 
-def test_differential_v1_cannot_be_quiet() -> None:
-    """After its norm every output has length (1 - lam_init) sqrt(V), however little the maps differ."""
+def test_differential_v1_is_quiet_only_below_the_eps_of_its_norm() -> None:
+    """Above it every output has length (1 - lam_init) sqrt(V), however little the maps differ."""
     q, k, v = torch.randn(1, 2, 9, 8, dtype=F64), torch.randn(1, 2, 9, 8, dtype=F64), torch.randn(1, 1, 9, 6, dtype=F64)
     loud = attend("differential_v1", q, k, v, scalars={"lam": 0.9}).norm(dim=-1)
     close(loud, torch.full_like(loud, 0.8 * math.sqrt(6)), tolerance=2e-3)
+    for apart, length in ((1e-1, 1.0), (1e-4, 0.05), (1e-8, 1e-5)):
+        near = torch.stack((q[:, 0], q[:, 0] + apart * q[:, 1]), 1)
+        quiet = attend("differential_v1", near, k[:, :1].expand(1, 2, 9, 8), v, scalars={"lam": 1.0})[0, 0, -1]
+        assert (quiet.norm() < length) == (apart < 1e-1), apart
 
 
 @pytest.mark.parametrize(("layer", "expected"), list(enumerate([0.2, 0.356, 0.471, 0.556, 0.619, 0.666, 0.701, 0.727])))
@@ -264,7 +268,7 @@ def test_rela_is_the_formula() -> None:
     gain, gate = torch.rand(2, 5, dtype=F64), torch.randn(2, 5, dtype=F64)
     w = (q @ k.mT * 8**-0.5).clamp_min(0).tril()
     o = (w @ v).transpose(1, 2).flatten(2)
-    y = gain.flatten() * o / (o.square().mean(-1, keepdim=True) + 1e-5).sqrt() * torch.sigmoid(gate.flatten() * o)
+    y = gain.flatten() * o / (o.square().mean(-1, keepdim=True) + 1e-8).sqrt() * torch.sigmoid(gate.flatten() * o)
     got = attend("rela", q, k, v, scalars={"gain": gain, "gate": gate}).transpose(1, 2).flatten(2)
     close(got, y)
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from keysift.evaluate.promises import judge
 from keysift.mechanisms import MECHANISMS, find
 from keysift.mechanisms.spec import Mechanism, Promise
-from tests.mechanisms.promises import keeps
 
 WRAPPED = ["screening+value_gate", "screening+output_gate", "differential_v1+value_gate", "relu+output_head_gate"]
 ALL = [*MECHANISMS, *map(find, WRAPPED)]
@@ -15,4 +15,5 @@ ALL = [*MECHANISMS, *map(find, WRAPPED)]
 @pytest.mark.parametrize("promise", list(Promise), ids=lambda promise: promise.name)
 @pytest.mark.parametrize("mechanism", ALL, ids=lambda mechanism: mechanism.name)
 def test_kept_or_refuted(mechanism: Mechanism, promise: Promise, dtype: torch.dtype) -> None:
-    assert keeps(mechanism, promise, dtype) == (promise in mechanism.holds), promise.value
+    verdict = judge(mechanism, promise, dtype)
+    assert verdict.kept == (promise in mechanism.holds), verdict.example

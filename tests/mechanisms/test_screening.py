@@ -91,6 +91,15 @@ def test_output_is_shorter_than_one() -> None:
     assert 0.9 < out.norm(dim=-1).max() < 1
 
 
+@pytest.mark.parametrize(("dtype", "rounding"), [(torch.float32, 1e-6), (torch.bfloat16, 4e-3)], ids=["fp32", "bf16"])
+def test_output_is_shorter_than_one_up_to_rounding(dtype: torch.dtype, rounding: float) -> None:
+    """A long h: tanh rounds to one, and the length of its direction to a little more."""
+    q, v = near(1, 1, 200).to(dtype), near(1, 1, 200, seed=2).to(dtype)
+    out, _ = run(q, q, v, window=math.inf, acceptance=0.95)
+    longest = out.double().norm(dim=-1).max()
+    assert 1 < longest < 1 + rounding
+
+
 def test_values_may_be_rescaled() -> None:
     q, k, v = near(1, 2, 9), near(1, 2, 9, seed=1), near(1, 2, 9, seed=2)
     torch.testing.assert_close(run(q, k, v)[0], run(q, k, 50 * v)[0])

@@ -92,10 +92,11 @@ DIFFERENTIAL_V1 = Mechanism(
             probes=(1.0,),
         ),
     ),
-    holds=_HOLDS,
+    holds=_HOLDS | {Promise.REFUSES_IN_LIMIT},
     notes={
         Promise.EXACT_ZERO: "only where softmax(x) = lam softmax(y), a set of measure zero",
-        Promise.REFUSES_IN_LIMIT: "the RMSNorm brings whatever is left back to the length (1 - lam_init) sqrt(V)",
+        Promise.REFUSES_IN_LIMIT: "lam = 1 and both maps equal to within the eps of the RMSNorm; it brings any larger "
+        "difference back to the length (1 - lam_init) sqrt(V)",
         Promise.SUMS_TO_ONE: "sums to 1 - lam before the norm",
     },
 )

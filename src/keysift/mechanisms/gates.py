@@ -81,7 +81,7 @@ def output_head_gate(inner: Mechanism) -> Mechanism:
 def value_gate(inner: Mechanism) -> Mechanism:
     """One gate for each key and channel, the same for all queries."""
     gate = _gate("value_gate", "how much of each value channel a key gives", Per.KEY_CHANNEL)
-    # A norm after the sum can restore the length the gates took away, so the limit is promised only without one.
-    gained = {Promise.REFUSES_IN_LIMIT} if not inner.finish else set()
-    wrapped = _wrap(inner, gate, "a value gate", "values times a gate per key", (inner.holds - _HULLS) | gained)
+    # Also with a norm after the sum: its eps wins once the gates have made the values small enough.
+    holds = (inner.holds - _HULLS) | {Promise.REFUSES_IN_LIMIT}
+    wrapped = _wrap(inner, gate, "a value gate", "values times a gate per key", holds)
     return replace(wrapped, prepare=(*inner.prepare, _gate_values))

@@ -14,7 +14,7 @@ from keysift.mechanisms import parts
 from keysift.mechanisms.rules import Pointwise
 from keysift.mechanisms.spec import Mechanism, Per, Promise, Scalar, Site
 
-_EPS = 1e-5
+_EPS = 1e-8  # as in the authors' code; at initialisation scores are small enough for it to matter
 
 
 def _ones(site: Site, generator: torch.Generator | None) -> Tensor:

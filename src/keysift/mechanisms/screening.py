@@ -165,7 +165,7 @@ SCREENING = Mechanism(
         }
     ),
     notes={
-        Promise.CONVEX_HULL: "the output instead has length below one, whatever the values",
+        Promise.CONVEX_HULL: "the output instead has length below one, up to rounding, whatever the values",
         Promise.SCALE_INVARIANT: "rescaling the values changes nothing either",
     },
 )

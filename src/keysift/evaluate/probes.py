@@ -1,4 +1,4 @@
-"""Open inputs for the promise tests: scores where some keys pass and some do not, scalars from all over their range.
+"""Open inputs on which promises are tried: scores where some keys pass and some do not, scalars from all their range.
 
 Scores stay within a few units, so that no exact zero is an underflow of exp.
 """
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from keysift.kernels.attend import attend
-from keysift.kernels.weights import as_scores, weights
+from keysift.kernels.weights import weights
 from keysift.mechanisms.spec import Mechanism
 
 Numbers = dict[str, Tensor | float]
@@ -42,6 +42,27 @@ class Draw:
             distance=self.distance[keys],
             scalars=self.scalars,
         )
+
+    def __str__(self) -> str:
+        rows = ", second ".join(_row(as_scores(self.mechanism, x)) for x in self.maps)
+        return f"scores {rows}{_away(self.distance)}{_given(self.scalars)}"
+
+
+def as_scores(mechanism: Mechanism, numbers: Tensor) -> Tensor:
+    """Any numbers as scores of this mechanism: themselves, or tanh(x / 2) where scores are cosines."""
+    return torch.tanh(numbers / 2) if mechanism.cosine_scores else numbers
+
+
+def _row(x: Tensor) -> str:
+    return "[" + ", ".join(f"{value:.3g}" for value in x.tolist()) + "]"
+
+
+def _away(distance: Tensor) -> str:
+    return f" at distances {distance.tolist()}" if bool(distance.any()) else ""
+
+
+def _given(scalars: Numbers) -> str:
+    return "".join(f", {name} {float(value):g}" for name, value in scalars.items())
 
 
 def draws(mechanism: Mechanism, dtype: torch.dtype, *, keys: int, count: int, spread: float = 1.6) -> Iterator[Draw]:
