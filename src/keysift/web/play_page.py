@@ -7,13 +7,14 @@ from keysift.core.config import to_dict
 from keysift.evaluate.play_record import Playground
 
 MATHEMATICS = ("rows", "entmax", "mechanisms", "plane", "number", "state", "check")
+STYLES = ("colours", "page", "charts")
 PAGE = ("elements", "history", "address", "keys", "bars", "panels", "lines", "scores")
 VIEWS = ("geometry", "planes", "maps_record", "maps", "export", "main")
 
 
 def play_page(record: Playground) -> str:
     parts = {
-        "style": source("style.css"),
+        "style": "".join(source(f"{name}.css") for name in STYLES),
         "record": as_json(record),
         "script": script(*MATHEMATICS, *PAGE, *VIEWS),
     }

@@ -3,8 +3,12 @@
 const short = (value) => String(Number(value.toFixed(4)));
 
 function writeKeys(keys) {
-  return keys.map(({ name, cosine, second, masked }) =>
-    `${name}~${short(cosine)}${second ? `/${short(second)}` : ""}${masked ? "m" : ""}`).join(" ");
+  return keys
+    .map(
+      ({ name, cosine, second, masked }) =>
+        `${name}~${short(cosine)}${second ? `/${short(second)}` : ""}${masked ? "m" : ""}`,
+    )
+    .join(" ");
 }
 
 function readKeys(text) {
@@ -12,7 +16,8 @@ function readKeys(text) {
   for (const part of text.split(" ").slice(0, MOST_KEYS)) {
     const found = /^([A-Z]\d?)~(-?[\d.]+)(?:\/(-?[\d.]+))?(m?)$/.exec(part);
     if (!found || keys.some((key) => key.name === found[1])) continue;
-    const cosine = within(found[2], -1, 1), second = within(found[3] ?? "0", -1, 1);
+    const cosine = within(found[2], -1, 1),
+      second = within(found[3] ?? "0", -1, 1);
     if (cosine !== null && second !== null) keys.push({ name: found[1], cosine, second, masked: found[4] === "m" });
   }
   return keys;
@@ -68,8 +73,13 @@ function readPlane(text) {
   const keys = rest.slice(0, 12).map((part) => numbers(part, 4, [-360, 0, -1, -1], [360, 400, 1, 1]));
   if (!head || !keys.length || keys.includes(null)) return startPlane();
   const [query, second, window] = head;
-  return { query, second, window, turning: turning !== "0", keys: keys.map(([angle, distance, x, y]) => (
-    { angle, distance: Math.round(distance), value: [x, y] })) };
+  return {
+    query,
+    second,
+    window,
+    turning: turning !== "0",
+    keys: keys.map(([angle, distance, x, y]) => ({ angle, distance: Math.round(distance), value: [x, y] })),
+  };
 }
 
 function toAddress(state) {
@@ -92,7 +102,9 @@ function fromAddress(hash) {
   const shown = (from.get("show") ?? "").split(" ").filter((name) => mechanism(name) && weigher(name));
   if (shown.length) state.shown = [...new Set(shown)];
   if (VIEWS.includes(from.get("view"))) state.view = from.get("view");
-  state.selected = state.keys.some(({ name }) => name === from.get("sel")) ? from.get("sel") : state.keys[0]?.name ?? "";
+  state.selected = state.keys.some(({ name }) => name === from.get("sel"))
+    ? from.get("sel")
+    : (state.keys[0]?.name ?? "");
   state.pinned = from.has("pin");
   if (from.has("b.k")) state.before = readPart(from, "b.");
   if (from.has("plane")) state.plane = readPlane(from.get("plane"));

@@ -35,13 +35,18 @@ function checkAll(record) {
     const state = fromPreset(record.presets.find((preset) => preset.name === golden.preset));
     const w = weightsOf(golden.mechanism, cosinesOf(state), state);
     const { mass, accepted, entropy } = summary(w);
-    const off = furthest([...w.slice(0, golden.weights.length), mass, accepted, entropy],
-      [...golden.weights, golden.mass, golden.accepted, golden.entropy]);
+    const off = furthest(
+      [...w.slice(0, golden.weights.length), mass, accepted, entropy],
+      [...golden.weights, golden.mass, golden.accepted, golden.entropy],
+    );
     found.push({ name: `${golden.preset}: ${golden.mechanism}`, off });
   }
   for (const golden of record.scenes) {
-    const keys = golden.angles.map((angle, j) => (
-      { angle, distance: golden.position - golden.positions[j], value: golden.values[j] }));
+    const keys = golden.angles.map((angle, j) => ({
+      angle,
+      distance: golden.position - golden.positions[j],
+      value: golden.values[j],
+    }));
     const { outputs } = lookAt({ ...golden, keys, turning: true });
     for (const name of Object.keys(golden.outputs)) {
       found.push({ name: `scene: ${name}`, off: furthest(outputs[name], golden.outputs[name]) });

@@ -40,7 +40,8 @@ function ticks(low, high, most = 5) {
   const size = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((m) => m * size).find((s) => s >= rough * 0.999);
   const found = [];
-  for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k++) found.push(Number((k * step).toPrecision(12)));
+  for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k++)
+    found.push(Number((k * step).toPrecision(12)));
   return found;
 }
 
@@ -79,8 +80,14 @@ function draggable(element, chart, gesture, move) {
 /** Arrow keys, Page Up and Down, Home and End of a slider; returns the new value or null. */
 function keyed(event, value, low, high, step) {
   const to = {
-    ArrowUp: value + step, ArrowRight: value + step, ArrowDown: value - step, ArrowLeft: value - step,
-    PageUp: value + 10 * step, PageDown: value - 10 * step, Home: low, End: high,
+    ArrowUp: value + step,
+    ArrowRight: value + step,
+    ArrowDown: value - step,
+    ArrowLeft: value - step,
+    PageUp: value + 10 * step,
+    PageDown: value - 10 * step,
+    Home: low,
+    End: high,
   }[event.key];
   if (to === undefined || event.ctrlKey || event.metaKey || event.altKey) return null;
   event.preventDefault();

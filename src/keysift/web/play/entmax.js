@@ -13,7 +13,8 @@ function descending(z) {
 function sparsemax(x, keep) {
   const z = shifted(x, keep, 1);
   const top = descending(z);
-  let sum = 0, tau = 0;
+  let sum = 0,
+    tau = 0;
   for (let k = 1; k <= top.length; k++) {
     sum += top[k - 1];
     if (1 + k * top[k - 1] > sum) tau = (sum - 1) / k;
@@ -25,7 +26,9 @@ function sparsemax(x, keep) {
 function entmax15(x, keep) {
   const z = shifted(x, keep, 0.5);
   const top = descending(z);
-  let sum = 0, squares = 0, tau = 0;
+  let sum = 0,
+    squares = 0,
+    tau = 0;
   for (let k = 1; k <= top.length; k++) {
     sum += top[k - 1];
     squares += top[k - 1] * top[k - 1];
@@ -43,7 +46,8 @@ function alphaEntmax(x, keep, alpha) {
   const power = 1 / (alpha - 1);
   let tau = -1;
   for (let step = 0; step < 100; step++) {
-    let sum = 0, slope = 0;
+    let sum = 0,
+      slope = 0;
     for (let j = 0; j < z.length; j++) {
       if (z[j] <= tau) continue;
       const p = (z[j] - tau) ** power;

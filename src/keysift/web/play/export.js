@@ -1,16 +1,28 @@
 // The charts of the view on screen as one picture: SVG, or PNG at twice the size.
 
 function chartsOnScreen() {
-  return [...document.querySelectorAll(`#view-${store.state.view} svg.chart`)].filter((chart) => chart.getClientRects().length);
+  return [...document.querySelectorAll(`#view-${store.state.view} svg.chart`)].filter(
+    (chart) => chart.getClientRects().length,
+  );
 }
 
 /** A copy that needs no style sheet: what the page computed is written onto each element. */
 function frozen(chart) {
   const copy = chart.cloneNode(true);
-  const from = [chart, ...chart.querySelectorAll("*")], to = [copy, ...copy.querySelectorAll("*")];
+  const from = [chart, ...chart.querySelectorAll("*")],
+    to = [copy, ...copy.querySelectorAll("*")];
   from.forEach((element, j) => {
     const style = getComputedStyle(element);
-    for (const name of ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font-size", "font-weight"]) {
+    for (const name of [
+      "fill",
+      "fill-opacity",
+      "stroke",
+      "stroke-width",
+      "stroke-dasharray",
+      "opacity",
+      "font-size",
+      "font-weight",
+    ]) {
       to[j].setAttribute(name, style.getPropertyValue(name));
     }
     for (const name of ["class", "tabindex", "style", "id"]) to[j].removeAttribute(name);
@@ -19,23 +31,39 @@ function frozen(chart) {
 }
 
 function titleOf(chart) {
-  return chart.closest("[data-title]")?.dataset.title ?? chart.closest("article")?.querySelector("h3")?.textContent ?? "";
+  return (
+    chart.closest("[data-title]")?.dataset.title ?? chart.closest("article")?.querySelector("h3")?.textContent ?? ""
+  );
 }
 
 function picture() {
   const ink = getComputedStyle(document.body);
-  const column = 20, parts = [];
-  let y = 16, widest = 0;
+  const column = 20,
+    parts = [];
+  let y = 16,
+    widest = 0;
   for (const chart of chartsOnScreen()) {
     const { width, height } = chart.viewBox.baseVal;
     const copy = set(frozen(chart), { x: column, y: y + 22, width, height });
-    parts.push(svg("text", { x: column, y: y + 14, fill: ink.color, "font-size": 15, "font-weight": 600 }, titleOf(chart)), copy);
+    parts.push(
+      svg("text", { x: column, y: y + 14, fill: ink.color, "font-size": 15, "font-weight": 600 }, titleOf(chart)),
+      copy,
+    );
     y += height + 34;
     widest = Math.max(widest, width);
   }
   const sizes = { width: widest + 2 * column, height: y + 8 };
-  return svg("svg", { xmlns: "http://www.w3.org/2000/svg", viewBox: `0 0 ${sizes.width} ${sizes.height}`, ...sizes, "font-family": "system-ui, sans-serif" },
-    svg("rect", { ...sizes, fill: ink.backgroundColor }), ...parts);
+  return svg(
+    "svg",
+    {
+      xmlns: "http://www.w3.org/2000/svg",
+      viewBox: `0 0 ${sizes.width} ${sizes.height}`,
+      ...sizes,
+      "font-family": "system-ui, sans-serif",
+    },
+    svg("rect", { ...sizes, fill: ink.backgroundColor }),
+    ...parts,
+  );
 }
 
 function download(name, blob) {
@@ -57,7 +85,9 @@ function exportPng() {
   image.onload = () => {
     const canvas = html("canvas", { width, height });
     canvas.getContext("2d").drawImage(image, 0, 0, width, height);
-    canvas.toBlob((blob) => (blob ? download("keysift.png", blob) : announce("The picture is too large for a PNG; export SVG instead.")));
+    canvas.toBlob((blob) =>
+      blob ? download("keysift.png", blob) : announce("The picture is too large for a PNG; export SVG instead."),
+    );
   };
   image.src = `data:image/svg+xml,${encodeURIComponent(new XMLSerializer().serializeToString(drawn))}`;
 }

@@ -1,6 +1,9 @@
 // The row of keys: one handle for each, dragged up and down or moved by the keyboard, and the editor of the chosen one.
 
-const KEYS_HIGH = 230, KEYS_LEFT = 34, KEYS_TOP = 26, KEYS_BOTTOM = 34;
+const KEYS_HIGH = 230,
+  KEYS_LEFT = 34,
+  KEYS_TOP = 26,
+  KEYS_BOTTOM = 34;
 const handles = new Map();
 const keyY = (cosine) => KEYS_TOP + ((1 - cosine) / 2) * (KEYS_HIGH - KEYS_TOP - KEYS_BOTTOM);
 const keyCosine = (y) => 1 - (2 * (y - KEYS_TOP)) / (KEYS_HIGH - KEYS_TOP - KEYS_BOTTOM);
@@ -10,11 +13,23 @@ function slots(width, keys, crowd, left = KEYS_LEFT) {
   const room = width - left - 8;
   const own = crowd ? Math.min(room * 0.6, keys * 64) : Math.min(room, keys * 96);
   const each = keys ? own / keys : 0;
-  return { each, x: (j) => left + (j + 0.5) * each, crowdLeft: left + own + (keys && crowd ? 10 : 0), right: width - 8 };
+  return {
+    each,
+    x: (j) => left + (j + 0.5) * each,
+    crowdLeft: left + own + (keys && crowd ? 10 : 0),
+    right: width - 8,
+  };
 }
 
 function editKey(name, edit, options) {
-  change((state) => ({ ...state, selected: name, keys: state.keys.map((key) => (key.name === name ? { ...key, ...edit } : key)) }), options);
+  change(
+    (state) => ({
+      ...state,
+      selected: name,
+      keys: state.keys.map((key) => (key.name === name ? { ...key, ...edit } : key)),
+    }),
+    options,
+  );
 }
 
 function setCosine(name, cosine, gesture) {
@@ -61,11 +76,27 @@ function handleKey(event, name) {
 }
 
 function handle(chart, name) {
-  const parts = { hit: svg("rect", { class: "hit" }), stem: svg("line", { class: "stem" }), knob: svg("circle", { r: 9, class: "knob" }),
-    label: svg("text", { "text-anchor": "middle", class: "name" }), value: svg("text", { "text-anchor": "middle" }) };
-  const group = svg("g", { role: "slider", tabindex: 0, class: "handle", "aria-valuemin": -1, "aria-valuemax": 1,
-    "aria-orientation": "vertical", onkeydown: (event) => handleKey(event, name), onfocus: () => select(name) },
-    ...Object.values(parts));
+  const parts = {
+    hit: svg("rect", { class: "hit" }),
+    stem: svg("line", { class: "stem" }),
+    knob: svg("circle", { r: 9, class: "knob" }),
+    label: svg("text", { "text-anchor": "middle", class: "name" }),
+    value: svg("text", { "text-anchor": "middle" }),
+  };
+  const group = svg(
+    "g",
+    {
+      role: "slider",
+      tabindex: 0,
+      class: "handle",
+      "aria-valuemin": -1,
+      "aria-valuemax": 1,
+      "aria-orientation": "vertical",
+      onkeydown: (event) => handleKey(event, name),
+      onfocus: () => select(name),
+    },
+    ...Object.values(parts),
+  );
   draggable(group, chart, `drag ${name}`, (x, y, gesture) => setCosine(name, keyCosine(y), gesture));
   return { group, ...parts };
 }
@@ -80,7 +111,11 @@ function drawKeys(state) {
   const chart = byId("keys-chart");
   const width = sized(chart, KEYS_HIGH);
   const { each, x, crowdLeft, right } = slots(width, state.keys.length, state.crowd);
-  byId("keys-back").replaceChildren(...axis([-1, -0.5, 0, 0.5, 1], keyY, KEYS_LEFT, right), ...threshold(state, right), ...crowdMarks(state, crowdLeft, right));
+  byId("keys-back").replaceChildren(
+    ...axis([-1, -0.5, 0, 0.5, 1], keyY, KEYS_LEFT, right),
+    ...threshold(state, right),
+    ...crowdMarks(state, crowdLeft, right),
+  );
   for (const [name, { group }] of handles) {
     if (!state.keys.some((key) => key.name === name)) {
       group.remove();
@@ -98,10 +133,14 @@ function drawKeys(state) {
 }
 
 function drawHandle({ group, hit, stem, knob, label, value }, key, x, each, state) {
-  const y = keyY(key.cosine), logit = key.cosine * sharpness(state);
-  set(group, { "aria-label": `key ${key.name}: cosine with the query${key.masked ? ", masked" : ""}`, "aria-valuenow": key.cosine,
+  const y = keyY(key.cosine),
+    logit = key.cosine * sharpness(state);
+  set(group, {
+    "aria-label": `key ${key.name}: cosine with the query${key.masked ? ", masked" : ""}`,
+    "aria-valuenow": key.cosine,
     "aria-valuetext": `cosine ${number(key.cosine)}, logit ${number(logit)}`,
-    class: `handle${key.masked ? " masked" : ""}${state.selected === key.name ? " selected" : ""}` });
+    class: `handle${key.masked ? " masked" : ""}${state.selected === key.name ? " selected" : ""}`,
+  });
   set(hit, { x: x - each / 2, width: each, y: 0, height: KEYS_HIGH });
   set(stem, { x1: x, x2: x, y1: keyY(0), y2: y });
   set(knob, { cx: x, cy: y });
@@ -131,6 +170,12 @@ function crowdMarks(state, left, right) {
     const y = keyY(Math.max(-1, Math.min(1, distractor(j, state.level))));
     path += `M${(left + ((j + 0.5) / shownOnes) * (right - left)).toFixed(1)} ${y.toFixed(1)}h1.5`;
   }
-  return [svg("path", { d: path, class: "crowd" }),
-    svg("text", { x: (left + right) / 2, y: KEYS_HIGH - 18, "text-anchor": "middle", class: "note" }, `${count(state.crowd)} distractors`)];
+  return [
+    svg("path", { d: path, class: "crowd" }),
+    svg(
+      "text",
+      { x: (left + right) / 2, y: KEYS_HIGH - 18, "text-anchor": "middle", class: "note" },
+      `${count(state.crowd)} distractors`,
+    ),
+  ];
 }

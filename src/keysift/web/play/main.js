@@ -41,7 +41,12 @@ function startToolbar() {
   byId("png").addEventListener("click", exportPng);
   byId("link").addEventListener("click", copyLink);
   document.addEventListener("keydown", (event) => {
-    if (!(event.ctrlKey || event.metaKey) || event.key.toLowerCase() !== "z" || event.target.matches("textarea, input[type=number]")) return;
+    if (
+      !(event.ctrlKey || event.metaKey) ||
+      event.key.toLowerCase() !== "z" ||
+      event.target.matches("textarea, input[type=number]")
+    )
+      return;
     event.preventDefault();
     (event.shiftKey ? redo : undo)();
   });
@@ -60,9 +65,12 @@ async function copyLink() {
 /** The page's numbers against Python's, said in the last line. */
 function selfCheck() {
   const { count: cases, most, wrong, missing } = checkAll(RECORD);
-  say(byId("checked"), wrong.length
-    ? `Warning: ${wrong.length} of ${cases} numbers differ from keysift's Python (${wrong[0].name}, by ${wrong[0].off}). Do not trust this page in this browser.`
-    : `Checked when it opened: ${cases} rows agree with keysift ${RECORD.version} in Python, the largest difference is ${most.toExponential(1)}.${missing.length ? ` Not shown: ${missing.join(", ")}.` : ""}`);
+  say(
+    byId("checked"),
+    wrong.length
+      ? `Warning: ${wrong.length} of ${cases} numbers differ from keysift's Python (${wrong[0].name}, by ${wrong[0].off}). Do not trust this page in this browser.`
+      : `Checked when it opened: ${cases} rows agree with keysift ${RECORD.version} in Python, the largest difference is ${most.toExponential(1)}.${missing.length ? ` Not shown: ${missing.join(", ")}.` : ""}`,
+  );
   set(byId("checked"), { class: wrong.length ? "refused" : "" });
   return { cases, most, wrong };
 }

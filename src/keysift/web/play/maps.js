@@ -30,12 +30,18 @@ function startMaps() {
 }
 
 function walkMap(to) {
-  change((state) => ({ ...state, map: { ...state.map, ...to } }), { gesture: `map ${Object.keys(to)}`, compare: false });
+  change((state) => ({ ...state, map: { ...state.map, ...to } }), {
+    gesture: `map ${Object.keys(to)}`,
+    compare: false,
+  });
 }
 
 async function takeFile(file) {
   if (!file) return;
-  if (file.size > MAPS_LIMITS.bytes) return refuse(`${file.name} has ${count(Math.round(file.size / 1e6))} MB; the page reads up to ${MAPS_LIMITS.bytes / 1e6}.`);
+  if (file.size > MAPS_LIMITS.bytes)
+    return refuse(
+      `${file.name} has ${count(Math.round(file.size / 1e6))} MB; the page reads up to ${MAPS_LIMITS.bytes / 1e6}.`,
+    );
   try {
     takeText(await file.text());
   } catch {
@@ -50,7 +56,10 @@ function takeText(text) {
     if (!(error instanceof Refused)) throw error;
     return refuse(error.message);
   }
-  say(byId("map-message"), `${count(maps.tokens.length)} tokens, ${count(maps.layers.length)} ${maps.layers.length === 1 ? "layer" : "layers"}.`);
+  say(
+    byId("map-message"),
+    `${count(maps.tokens.length)} tokens, ${count(maps.layers.length)} ${maps.layers.length === 1 ? "layer" : "layers"}.`,
+  );
   set(byId("map-message"), { class: "" });
   walkMap({ layer: 0, head: 0, query: maps.tokens.length - 1 });
 }
@@ -63,7 +72,23 @@ function refuse(message) {
 
 /** A softmax head and a screening head reading the same toy vectors, so that the view is never empty. */
 function exampleMaps() {
-  const tokens = ["Once", " upon", " a", " time", " there", " was", " a", " needle", " in", " a", " hay", "stack", ".", " The", " needle"];
+  const tokens = [
+    "Once",
+    " upon",
+    " a",
+    " time",
+    " there",
+    " was",
+    " a",
+    " needle",
+    " in",
+    " a",
+    " hay",
+    "stack",
+    ".",
+    " The",
+    " needle",
+  ];
   const angles = [15, 95, 130, 80, 150, 120, 131, 20, 110, 129, 50, 55, 170, 128, 22];
   const cosines = angles.map((a) => angles.map((b) => Number(Math.cos(((a - b) * Math.PI) / 180).toFixed(4))));
   const head = (name, factor, threshold) => ({
@@ -76,17 +101,28 @@ function exampleMaps() {
       return [...weigher(name)(x, { keep, ...scalars })];
     }),
   });
-  return { format: "keysift-maps", version: 1, tokens, layers: [{ heads: [head("softmax", 4, null), head("screening", 1, 0.5)] }] };
+  return {
+    format: "keysift-maps",
+    version: 1,
+    tokens,
+    layers: [{ heads: [head("softmax", 4, null), head("screening", 1, 0.5)] }],
+  };
 }
 
 function drawMaps(state) {
   byId("map-box").hidden = maps === null;
   if (maps === null) return;
   const clip = (value, most) => Math.max(0, Math.min(value, most - 1));
-  const layer = clip(state.map.layer, maps.layers.length), heads = maps.layers[layer];
-  const h = clip(state.map.head, heads.length), head = heads[h];
+  const layer = clip(state.map.layer, maps.layers.length),
+    heads = maps.layers[layer];
+  const h = clip(state.map.head, heads.length),
+    head = heads[h];
   const query = clip(state.map.query, maps.tokens.length);
-  for (const [id, value, most] of [["layer", layer, maps.layers.length], ["head", h, heads.length], ["query", query, maps.tokens.length]]) {
+  for (const [id, value, most] of [
+    ["layer", layer, maps.layers.length],
+    ["head", h, heads.length],
+    ["query", query, maps.tokens.length],
+  ]) {
     set(byId(`map-${id}`), { max: most - 1 });
     if (Number(byId(`map-${id}`).value) !== value) byId(`map-${id}`).value = value;
     say(byId(`map-${id}-out`), `${value + 1} of ${most}${id === "query" ? `: “${visible(maps.tokens[value])}”` : ""}`);
@@ -97,24 +133,34 @@ function drawMaps(state) {
 
 /** White space and control characters, made visible; the direction of a text cannot reach beyond its cell. */
 function visible(token) {
-  return token.replace(/\n/g, "⏎").replace(/\t/g, "⇥").replace(/ /g, "·").replace(/[\p{Cc}\p{Cf}]/gu, "�");
+  return token
+    .replace(/\n/g, "⏎")
+    .replace(/\t/g, "⇥")
+    .replace(/ /g, "·")
+    .replace(/[\p{Cc}\p{Cf}]/gu, "�");
 }
 
 function drawHeat(head, query) {
-  const n = maps.tokens.length, canvas = byId("heat");
+  const n = maps.tokens.length,
+    canvas = byId("heat");
   const context = canvas.getContext("2d");
   if (canvas.width !== n) [canvas.width, canvas.height] = [n, n];
   const style = getComputedStyle(canvas);
-  const [paper, ink, under] = ["--heat-low", "--heat-high", "--heat-under"].map((name) => rgb(style.getPropertyValue(name)));
+  const [paper, ink, under] = ["--heat-low", "--heat-high", "--heat-under"].map((name) =>
+    rgb(style.getPropertyValue(name)),
+  );
   const most = head.weights.reduce((top, w) => Math.max(top, Math.abs(w)), 1e-12);
   const image = context.createImageData(n, n);
   head.weights.forEach((w, i) => {
-    const depth = Math.sqrt(Math.abs(w) / most), to = w < 0 ? under : ink;
+    const depth = Math.sqrt(Math.abs(w) / most),
+      to = w < 0 ? under : ink;
     for (let c = 0; c < 3; c++) image.data[4 * i + c] = paper[c] + (to[c] - paper[c]) * depth;
     image.data[4 * i + 3] = 255;
   });
   context.putImageData(image, 0, 0);
-  set(canvas, { "aria-label": `Weights of all ${n} queries; the largest is ${number(most)}. The row of query ${query + 1} is listed beside it.` });
+  set(canvas, {
+    "aria-label": `Weights of all ${n} queries; the largest is ${number(most)}. The row of query ${query + 1} is listed beside it.`,
+  });
   byId("heat-row").style.top = `${(query / n) * 100}%`;
   byId("heat-row").style.height = `${100 / n}%`;
 }
@@ -126,21 +172,34 @@ function rgb(text) {
 
 function drawQuery(head, query) {
   const n = maps.tokens.length;
-  const row = head.weights.subarray(query * n, (query + 1) * n), scores = head.scores?.subarray(query * n, (query + 1) * n);
+  const row = head.weights.subarray(query * n, (query + 1) * n),
+    scores = head.scores?.subarray(query * n, (query + 1) * n);
   const most = row.reduce((top, w) => Math.max(top, Math.abs(w)), 1e-12);
   const { mass, accepted, entropy } = summary(row);
-  say(byId("map-facts"), `Mass ${number(mass)}, ${count(accepted)} keys not zero, entropy ${number(entropy)}${head.threshold === null ? "" : `, threshold ${number(head.threshold)}`}.`);
+  say(
+    byId("map-facts"),
+    `Mass ${number(mass)}, ${count(accepted)} keys not zero, entropy ${number(entropy)}${head.threshold === null ? "" : `, threshold ${number(head.threshold)}`}.`,
+  );
   const rows = [];
   for (let s = 0; s < n; s++) {
     if (s > query && row[s] === 0) continue; // not seen by a causal query
     const passes = head.threshold === null || !scores ? null : scores[s] > head.threshold;
-    rows.push(html("tr", {},
-      html("td", {}, String(s + 1)),
-      html("th", { scope: "row" }, html("bdi", {}, visible(maps.tokens[s]))),
-      html("td", {}, number(row[s])),
-      html("td", { class: "meter", "aria-hidden": "true" }, html("span", { class: row[s] < 0 ? "under" : "", style: `width:${(100 * Math.abs(row[s])) / most}%` })),
-      html("td", {}, scores ? number(scores[s]) : "–"),
-      html("td", {}, passes === null ? "–" : passes ? "above" : "below")));
+    rows.push(
+      html(
+        "tr",
+        {},
+        html("td", {}, String(s + 1)),
+        html("th", { scope: "row" }, html("bdi", {}, visible(maps.tokens[s]))),
+        html("td", {}, number(row[s])),
+        html(
+          "td",
+          { class: "meter", "aria-hidden": "true" },
+          html("span", { class: row[s] < 0 ? "under" : "", style: `width:${(100 * Math.abs(row[s])) / most}%` }),
+        ),
+        html("td", {}, scores ? number(scores[s]) : "–"),
+        html("td", {}, passes === null ? "–" : passes ? "above" : "below"),
+      ),
+    );
   }
   byId("map-rows").replaceChildren(...rows);
 }

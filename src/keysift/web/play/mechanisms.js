@@ -30,12 +30,19 @@ function softpick(x, row) {
 
 function sink(x, keep, logit) {
   const m = Math.max(visibleMax(x, keep), logit);
-  return share(kept(x, keep, (v) => Math.exp(v - m)), Math.exp(logit - m));
+  return share(
+    kept(x, keep, (v) => Math.exp(v - m)),
+    Math.exp(logit - m),
+  );
 }
 
 const atLeastOne = (keep) => Math.max(seen(keep), 1);
 const logSeen = (keep) => Math.log(atLeastOne(keep));
-const sharper = (x, keep, factor) => softmax(map(x, (v) => factor * v), keep);
+const sharper = (x, keep, factor) =>
+  softmax(
+    map(x, (v) => factor * v),
+    keep,
+  );
 
 const WEIGH = {
   softmax: (x, row) => softmax(x, row.keep),
@@ -87,7 +94,10 @@ function weigher(name) {
 
 /** What a row of weights adds up to. Entropy (in nats) is that of the shares |w| / sum |w|. */
 function summary(w) {
-  let mass = 0, size = 0, accepted = 0, entropy = 0;
+  let mass = 0,
+    size = 0,
+    accepted = 0,
+    entropy = 0;
   for (let j = 0; j < w.length; j++) {
     mass += w[j];
     size += Math.abs(w[j]);

@@ -5,27 +5,62 @@ const cards = new Map();
 function card(name) {
   const about = mechanism(name);
   const chart = svg("svg", { role: "img", class: "chart" });
-  const facts = Object.fromEntries(["mass", "accepted", "entropy", "own", "others"].map((fact) => [fact, html("dd", {})]));
+  const facts = Object.fromEntries(
+    ["mass", "accepted", "entropy", "own", "others"].map((fact) => [fact, html("dd", {})]),
+  );
   const verdict = html("p", { class: "verdict" });
   const sliders = about.dials.map((of) => dialRow(name, of));
-  const box = html("article", { class: "card", "data-mechanism": name },
-    html("header", {},
+  const box = html(
+    "article",
+    { class: "card", "data-mechanism": name },
+    html(
+      "header",
+      {},
       html("h3", {}, about.title),
-      html("span", { class: about.absolute ? "badge alone" : "badge" }, about.absolute ? "judges each key alone" : "compares keys"),
-      html("button", { type: "button", class: "quiet", "aria-label": `Hide ${about.title}`, onclick: () => toggle(name) }, "×")),
+      html(
+        "span",
+        { class: about.absolute ? "badge alone" : "badge" },
+        about.absolute ? "judges each key alone" : "compares keys",
+      ),
+      html(
+        "button",
+        { type: "button", class: "quiet", "aria-label": `Hide ${about.title}`, onclick: () => toggle(name) },
+        "×",
+      ),
+    ),
     html("code", { class: "formula" }, about.formula),
     html("div", { class: "figure" }, chart),
     verdict,
-    html("dl", { class: "facts" },
+    html(
+      "dl",
+      { class: "facts" },
       fact("total mass", facts.mass, "the sum of all weights"),
       fact("accepted keys", facts.accepted, "weights that are not exactly zero"),
-      fact("entropy", facts.entropy, "of the shares of the weights, in nats; in brackets the number of equal keys with the same entropy"),
+      fact(
+        "entropy",
+        facts.entropy,
+        "of the shares of the weights, in nats; in brackets the number of equal keys with the same entropy",
+      ),
       fact("own gradient", facts.own, "by how much the chosen key's weight answers its own score"),
-      fact("others' gradient", facts.others, "by how much some other key's weight answers the chosen key's score, at most")),
+      fact(
+        "others' gradient",
+        facts.others,
+        "by how much some other key's weight answers the chosen key's score, at most",
+      ),
+    ),
     ...sliders.map(({ row }) => row),
-    html("details", {}, html("summary", {}, "What it promises"),
+    html(
+      "details",
+      {},
+      html("summary", {}, "What it promises"),
       html("ul", {}, ...about.holds.map((label) => html("li", {}, RECORD.promises[label]))),
-      html("p", { class: "source" }, `Source: ${about.source}. Proven by keysift's tests; what is not listed is refuted by them.`)));
+      html(
+        "p",
+        { class: "source" },
+        `Source: ${about.source}. Proven by keysift's tests; what is not listed is refuted by them.`,
+      ),
+    ),
+  );
   return { box, chart, facts, verdict, sliders };
 }
 
@@ -35,14 +70,34 @@ function fact(label, value, meaning) {
 
 function dialRow(name, of) {
   const out = html("output", {});
-  const input = html("input", { type: "range", min: of.low, max: of.high, step: (of.high - of.low) / 200, "aria-label": `${mechanism(name).title}: ${of.name}, ${of.meaning}`,
-    oninput: () => change((state) => ({ ...state, dials: { ...state.dials, [`${name}.${of.name}`]: Number(input.value) } }), { gesture: `dial ${name} ${of.name}` }),
-    onchange: endGesture });
-  return { row: html("label", { class: "dial", title: of.meaning }, html("span", {}, of.name), input, out), input, out, of };
+  const input = html("input", {
+    type: "range",
+    min: of.low,
+    max: of.high,
+    step: (of.high - of.low) / 200,
+    "aria-label": `${mechanism(name).title}: ${of.name}, ${of.meaning}`,
+    oninput: () =>
+      change((state) => ({ ...state, dials: { ...state.dials, [`${name}.${of.name}`]: Number(input.value) } }), {
+        gesture: `dial ${name} ${of.name}`,
+      }),
+    onchange: endGesture,
+  });
+  return {
+    row: html("label", { class: "dial", title: of.meaning }, html("span", {}, of.name), input, out),
+    input,
+    out,
+    of,
+  };
 }
 
 function toggle(name) {
-  change((state) => ({ ...state, shown: state.shown.includes(name) ? state.shown.filter((other) => other !== name) : [...state.shown, name] }), { compare: false });
+  change(
+    (state) => ({
+      ...state,
+      shown: state.shown.includes(name) ? state.shown.filter((other) => other !== name) : [...state.shown, name],
+    }),
+    { compare: false },
+  );
 }
 
 function drawPanels(state) {
@@ -64,7 +119,12 @@ function drawPanels(state) {
     set(chart, { "aria-label": spoken(about, state, weights, moved, found) });
     say(facts.mass, number(found.mass));
     say(facts.accepted, `${count(found.accepted)} of ${count(weights.length)}`);
-    say(facts.entropy, found.mass === 0 && found.accepted === 0 ? "–" : `${number(found.entropy)} (${number(Math.exp(found.entropy))} keys)`);
+    say(
+      facts.entropy,
+      found.mass === 0 && found.accepted === 0
+        ? "–"
+        : `${number(found.entropy)} (${number(Math.exp(found.entropy))} keys)`,
+    );
     if (!state.crowd || store.gesture === null) drawGradient(facts, name, cosines, state);
     const line = judgement(state, moved, found);
     say(verdict, line);
@@ -82,7 +142,8 @@ function drawPanels(state) {
 function judgement(state, moved, { accepted }) {
   const names = state.keys.filter((key, j) => moved.keys[j] !== null).map((key) => key.name);
   const all = names.length + moved.crowd;
-  if (all) return `${count(all)} ${all === 1 ? "key" : "keys"} moved although ${all === 1 ? "its" : "their"} own score did not${names.length ? `: ${names.join(", ")}` : ""}.`;
+  if (all)
+    return `${count(all)} ${all === 1 ? "key" : "keys"} moved although ${all === 1 ? "its" : "their"} own score did not${names.length ? `: ${names.join(", ")}` : ""}.`;
   if (accepted === 0) return "Nothing is accepted: the output is exactly zero.";
   return state.before ? "No key moved without a reason of its own." : "Change a key and watch the others.";
 }
@@ -109,7 +170,8 @@ function gradient(name, cosines, state, j) {
     pushed[j] += by * unitOf;
     return weightsOf(name, pushed, state);
   };
-  const up = at(small), down = at(-small);
+  const up = at(small),
+    down = at(-small);
   let others = 0;
   for (let i = 0; i < up.length; i++) {
     const slope = (up[i] - down[i]) / (2 * small);

@@ -35,14 +35,23 @@ function tanhNorm([x, y]) {
 
 /** Weights and output of softmax, differential attention and screening in a scene of the geometry view. */
 function lookAt(scene) {
-  const plain = (angle) => Float64Array.from(scene.keys, (key) => scene.sharpness * cosineAt(angle, key.angle, 0, 1, false));
+  const plain = (angle) =>
+    Float64Array.from(scene.keys, (key) => scene.sharpness * cosineAt(angle, key.angle, 0, 1, false));
   const keep = new Uint8Array(scene.keys.length).fill(1);
   const distance = scene.keys.map((key) => key.distance);
   const cosines = Float64Array.from(scene.keys, (key) =>
-    cosineAt(scene.query, key.angle, key.distance, scene.window, scene.turning));
+    cosineAt(scene.query, key.angle, key.distance, scene.window, scene.turning),
+  );
   const values = scene.keys.map((key) => key.value);
   const x = plain(scene.query);
-  const row = { keep, distance, second: plain(scene.second), lam: scene.lam, acceptance: scene.acceptance, reach: scene.window };
+  const row = {
+    keep,
+    distance,
+    second: plain(scene.second),
+    lam: scene.lam,
+    acceptance: scene.acceptance,
+    reach: scene.window,
+  };
   const weights = {
     softmax: WEIGH.softmax(x, row),
     differential_v2: WEIGH.differential_v2(x, row),

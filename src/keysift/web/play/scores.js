@@ -10,17 +10,25 @@ function drawScores(state) {
   drawChooser(state);
   clearTimeout(later);
   // The curves ask for many rows: they follow when the hand rests.
-  later = setTimeout(() => [drawGradients(store.state), drawResponse(store.state), drawDilution(store.state)], state.crowd ? 120 : 0);
+  later = setTimeout(
+    () => [drawGradients(store.state), drawResponse(store.state), drawDilution(store.state)],
+    state.crowd ? 120 : 0,
+  );
 }
 
 function startScores() {
-  byId("presets").append(...RECORD.presets.map((preset) =>
-    html("button", { type: "button", "data-preset": preset.name, onclick: () => choosePreset(preset) }, preset.title)));
+  byId("presets").append(
+    ...RECORD.presets.map((preset) =>
+      html("button", { type: "button", "data-preset": preset.name, onclick: () => choosePreset(preset) }, preset.title),
+    ),
+  );
   byId("add").addEventListener("click", () => addKey());
   byId("duplicate").addEventListener("click", () => duplicateKey(store.state.selected));
   byId("mask").addEventListener("click", () => maskKey(store.state.selected));
   byId("remove").addEventListener("click", () => removeKey(store.state.selected));
-  byId("pin").addEventListener("click", () => change((state) => ({ ...state, pinned: !state.pinned, before: partOf(state) }), { compare: false }));
+  byId("pin").addEventListener("click", () =>
+    change((state) => ({ ...state, pinned: !state.pinned, before: partOf(state) }), { compare: false }),
+  );
   typed("cosine", (value) => editKey(store.state.selected, { cosine: value }));
   typed("second", (value) => editKey(store.state.selected, { second: value }));
   ranged("temperature", (text) => ({ temperature: Number((10 ** Number(text)).toPrecision(3)) }));
@@ -53,7 +61,9 @@ function typed(id, accept) {
 }
 
 function ranged(id, edit) {
-  byId(id).addEventListener("input", () => change((state) => ({ ...state, ...edit(byId(id).value) }), { gesture: `range ${id}` }));
+  byId(id).addEventListener("input", () =>
+    change((state) => ({ ...state, ...edit(byId(id).value) }), { gesture: `range ${id}` }),
+  );
   byId(id).addEventListener("change", endGesture);
 }
 
@@ -96,8 +106,18 @@ function drawSettings(state) {
 
 function startChooser() {
   for (const alone of [true, false]) {
-    byId(alone ? "choose-alone" : "choose-relative").append(...playable().filter(({ absolute }) => absolute === alone).map(({ name, title }) =>
-      html("label", {}, html("input", { type: "checkbox", value: name, onchange: () => toggle(name) }), ` ${title}`)));
+    byId(alone ? "choose-alone" : "choose-relative").append(
+      ...playable()
+        .filter(({ absolute }) => absolute === alone)
+        .map(({ name, title }) =>
+          html(
+            "label",
+            {},
+            html("input", { type: "checkbox", value: name, onchange: () => toggle(name) }),
+            ` ${title}`,
+          ),
+        ),
+    );
   }
 }
 

@@ -84,7 +84,8 @@ function distractor(j, level) {
 }
 
 const crowdOf = latest((crowd, level) =>
-  Float64Array.from({ length: crowd }, (_, j) => Math.max(-1, Math.min(1, distractor(j, level)))));
+  Float64Array.from({ length: crowd }, (_, j) => Math.max(-1, Math.min(1, distractor(j, level)))),
+);
 
 /** The keys' own cosines, then the crowd's. */
 function cosinesOf({ keys, crowd, level }) {
