@@ -54,6 +54,13 @@ def test_a_broken_compiler_gives_a_wheel_that_runs_the_demo(installed: Path) -> 
 
 
 @pytest.mark.slow
+def test_the_wheel_holds_the_sources_of_the_playground(installed: Path) -> None:
+    done = keysift(installed, "play", "--no-open", "-o", "play.html")
+    assert done.returncode == 0, done.stderr
+    assert "function checkAll" in (installed.parent / "play.html").read_text()
+
+
+@pytest.mark.slow
 def test_the_doctor_names_what_is_missing(installed: Path) -> None:
     done = keysift(installed, "doctor", "--json")
     assert done.returncode == 0, done.stderr
