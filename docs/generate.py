@@ -7,6 +7,8 @@ A block names the command whose output it is:
     <!-- generated: keysift mechanisms --markdown -->
     ...
     <!-- end -->
+
+Whole files are listed in `FILES` with theirs.
 """
 
 import re
@@ -18,6 +20,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"(<!-- generated: (?P<command>[^\n]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+FILES = {f"docs/picture-{scheme}.svg": f"keysift play --picture {scheme}" for scheme in ("light", "dark")}
 
 
 def pages() -> list[Path]:
@@ -44,6 +48,8 @@ def plots() -> dict[Path, str]:
 
 
 if __name__ == "__main__":
+    for name, command in FILES.items():
+        (ROOT / name).write_text(output(command) + "\n")
     for file, drawn in plots().items():
         file.write_text(drawn)
     for page in pages():

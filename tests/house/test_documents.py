@@ -75,6 +75,11 @@ def test_plots_are_of_their_results() -> None:
         assert file.read_text() == drawn, f"{file.name} is out of date: run `make docs`"
 
 
+@pytest.mark.parametrize("name", generate.FILES)
+def test_generated_files_are_current(name: str) -> None:
+    assert (ROOT / name).read_text() == generate.output(generate.FILES[name]) + "\n", "run `make docs`"
+
+
 @each_page
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):

@@ -29,6 +29,10 @@ PRESETS = (
     Preset(name="needle100", title="needle and 100 distractors", cosines=(0.9,), before=(0.9,), crowd=100),
     Preset(name="needle10000", title="needle and 10,000 distractors", cosines=(0.9,), before=(0.9,), crowd=10_000),
 )
+COMPANIES = (
+    Preset(name="weak", title="in weak company", cosines=(0.9, 0.3)),
+    Preset(name="strong", title="in strong company", cosines=(0.9, 0.8, 0.8, 0.7)),
+)
 ROWS = (
     (0.9, 0.7),
     (0.9, 0.7, 0.3),
@@ -55,6 +59,12 @@ def playground() -> Playground:
         preset_cases=tuple(_preset_case(preset, mechanism) for preset in PRESETS for mechanism in mechanisms),
         scenes=tuple(_scene(**setting) for setting in _SETTINGS),
     )
+
+
+def two_companies() -> tuple[PresetCase, ...]:
+    """One key, twice: what softmax and screening give it beside weak keys and beside strong ones."""
+    both = (MECHANISMS.find("softmax"), MECHANISMS.find("screening"))
+    return tuple(_preset_case(company, mechanism) for company in COMPANIES for mechanism in both)
 
 
 def _playable(mechanism: Mechanism) -> Playable:
