@@ -40,7 +40,7 @@ struct BackwardBlock {
   float *keys, *key_rows;       // (key width, kBlock) and (kBlock, key pad)
   float *values, *values_t;     // (kBlock, value pad) and (value pad, kBlock); the second is made when first needed
   float *dk, *dv;
-  KeySpan span;
+  int there;  // keys that exist
   bool finite, transposed;
 };
 
@@ -62,6 +62,8 @@ struct Backward {
 
   // From dP = <dh, v> to the weights of dv (relevance) and of dq and dk (ds), and the tile's scalars.
   // tile and slopes are the caller's locals: through `this` each step would wait for the last one's store.
+  // Lanes without a pair must hold zeros throughout: a distance outside the window has an infinite cosine in HalfAngle,
+  // and a key that was refused may hold anything; zero times either is not zero.
   KEYSIFT_INLINE static void differentiate(const Tile& tile, vf score, vf dp, vf distance, vf cross, vf* relevance, vf* ds,
                                            Slopes* slopes) {
     const vf t = trim(tile, score);
@@ -105,8 +107,8 @@ struct Backward {
         cross = gather(batch.q, q) * gather(block.keys + kBlock, k) - gather(batch.q + 1, q) * gather(block.keys, k);
       }
       vf r, d;
-      differentiate(here, keep(there, gather(scores, pair)), keep(there, sums(partial)), distances(at, pair), cross, &r, &d,
-                    &slopes);
+      differentiate(here, keep(there, gather(scores, pair)), keep(there, sums(partial)), keep(there, distances(at, pair)),
+                    keep(there, cross), &r, &d, &slopes);
       store(relevance + e, r);
       store(ds + e, d);
     }
@@ -149,7 +151,8 @@ struct Backward {
         vf cross{};
         if (here.turns) cross = q0 * load(block.keys + kBlock + j) - q1 * load(block.keys + j);
         vf rel, ds;
-        differentiate(here, keep(bits, load(s)), keep(bits, load(p)), distances(at, i, j), cross, &rel, &ds, &slopes);
+        differentiate(here, keep(bits, load(s)), keep(bits, load(p)), keep(bits, distances(at, i, j)), keep(bits, cross), &rel,
+                      &ds, &slopes);
         store(p, keep(bits, rel));
         store(s, ds);
       }
@@ -182,17 +185,42 @@ struct Backward {
 };
 
 // The slab's packed keys and values, and the steps a task takes for each slab.
+struct SlabScratch {
+  QueryRow* query_rows;  // (group, queries of the task)
+  float *keys, *key_rows, *dk, *dk_all, *values, *values_t, *dv;
+  double* value_inverse;
+  float *staging, *q, *dh, *other;
+  template <class S>
+  SlabScratch(const S& shape, int64_t rows, Carver* carve)
+      : query_rows(reinterpret_cast<QueryRow*>(carve->floats(kQueryRowFloats * rows))),
+        keys(carve->floats(kSlab * shape.key_pad())),
+        key_rows(carve->floats(kSlab * shape.key_pad())),
+        dk(carve->floats(kSlab * shape.key_pad())),
+        dk_all(carve->floats(kSlab * shape.key_pad())),
+        values(carve->floats(kSlab * shape.value_pad())),
+        values_t(carve->floats(kSlab * shape.value_pad())),
+        dv(carve->floats(kSlab * shape.value_pad())),
+        value_inverse(reinterpret_cast<double*>(carve->floats(2 * kSlab))),
+        staging(carve->floats(kBlock * shape.key_pad())),
+        q(carve->floats(kBatch * shape.key_pad())),
+        dh(carve->floats(kBatch * shape.value_pad())),
+        other(carve->floats(shape.value_pad())) {}
+};
+
 template <class S>
-struct SlabTask {
+struct SlabTask : SlabScratch {
   const S& shape;
   const Plan& plan;
   const BackwardTask& task;
-  QueryRow* query_rows;  // (group, queries of the task)
-  float *keys, *key_rows, *values, *values_t, *dk, *dv, *dk_all, *staging;
-  double* value_inverse;
-  float *q, *dh, *other;
+  const keysift_piece& piece;
   BackwardBlock blocks[kSlab / kBlock];
 
+  SlabTask(const S& of, const Plan& all, const BackwardTask& one, Carver* carve)
+      : SlabScratch(of, query_rows_of(all, one), carve), shape(of), plan(all), task(one), piece(*one.piece) {}
+
+  static int64_t query_rows_of(const Plan& plan, const BackwardTask& task) {
+    return plan.problem.tiles / plan.problem.kv_tiles * (task.last_query - task.first_query);
+  }
   int64_t group() const { return plan.problem.tiles / plan.problem.kv_tiles; }
   int64_t queries() const { return task.last_query - task.first_query; }
 
@@ -200,26 +228,26 @@ struct SlabTask {
   KEYSIFT_INLINE void read_saved(int64_t h, int64_t i) {
     const keysift_problem& p = plan.problem;
     if (plan.h) {
-      const float* row = plan.h + ((task.batch * p.tiles + h) * p.queries + i) * shape.value();
+      const float* row = plan.h + ((piece.row * p.tiles + h) * p.queries + piece.query + i) * shape.value();
       read_row(reinterpret_cast<const char*>(row), KEYSIFT_F32, shape.value(), shape.value_pad(), other);
     } else {
-      read_row(row_of(plan.u, p.dtype, task.batch, h, i), p.dtype, shape.value(), shape.value_pad(), other);
+      read_row(row_of(plan.u, p.dtype, piece.row, h, piece.query + i), p.dtype, shape.value(), shape.value_pad(), other);
     }
   }
 
   void prepare_queries() {
     const keysift_problem& p = plan.problem;
-    const int64_t last = smaller<int64_t>(task.last_query, p.queries);
+    const int64_t last = smaller<int64_t>(task.last_query, piece.queries);
     for (int64_t g = 0; g < group(); ++g) {
       const int64_t h = task.kv_tile * group() + g;
       for (int64_t i = task.first_query; i < last; ++i) {
         QueryRow* row = query_rows + g * queries() + (i - task.first_query);
-        read_row(row_of(p.q, p.dtype, task.batch, h, i), p.dtype, shape.key(), shape.key_pad(), q);
+        read_row(row_of(p.q, p.dtype, piece.row, h, piece.query + i), p.dtype, shape.key(), shape.key_pad(), q);
         *row = {1, 0, inverse_length(q, shape.key_pad())};
         if (p.flags & KEYSIFT_NO_TANH) continue;
         read_saved(h, i);
-        read_row(row_of(plan.du, p.dtype, task.batch, h, i), p.dtype, shape.value(), shape.value_pad(), dh);
-        tanh_gradient(static_cast<double>(plan.norm[(task.batch * p.tiles + h) * p.queries + i]),
+        read_row(row_of(plan.du, p.dtype, piece.row, h, piece.query + i), p.dtype, shape.value(), shape.value_pad(), dh);
+        tanh_gradient(static_cast<double>(plan.norm[(piece.row * p.tiles + h) * p.queries + piece.query + i]),
                       static_cast<double>(dot(other, dh, shape.value_pad())), plan.h != nullptr, row);
       }
     }
@@ -236,17 +264,17 @@ struct SlabTask {
       block.values_t = values_t + n * kBlock * value_pad;
       block.dk = dk + n * kBlock * key_pad;
       block.dv = dv + n * kBlock * value_pad;
-      block.span = existing(plan.problem, task.batch, block_key);
+      block.there = existing(piece, block_key);
       block.transposed = false;
       block.finite = true;
       for (int j = 0; j < kBlock; ++j) {
         float* row = block.values + j * value_pad;
         double* inverse = value_inverse + n * kBlock + j;
-        if (j < block.span.from || j >= block.span.to) {
+        if (j >= block.there) {
           memset(row, 0, static_cast<size_t>(value_pad) * 4);
           *inverse = 0;
         } else {
-          *inverse = pack_value(shape, plan.problem, task.batch, task.kv_tile, block_key + j, row);
+          *inverse = pack_value(shape, plan.problem, piece, task.kv_tile, block_key + j, row);
           block.finite &= *inverse > 0;
         }
       }
@@ -259,7 +287,7 @@ struct SlabTask {
     const int64_t key_pad = shape.key_pad();
     for (int64_t n = 0; n < count; ++n) {
       BackwardBlock& block = blocks[n];
-      pack_keys(shape, plan, tile, task.batch, task.kv_tile, slab + n * kBlock, block.span, staging, block.keys);
+      pack_keys(shape, plan, tile, piece, task.kv_tile, slab + n * kBlock, block.there, staging, block.keys);
       for (int j = 0; j < kBlock; ++j) {
         float* row = block.key_rows + j * key_pad;
         for (int64_t x = 0; x < shape.key(); ++x) row[x] = block.keys[x * kBlock + j];
@@ -275,14 +303,14 @@ struct SlabTask {
     const int64_t key_pad = shape.key_pad(), value_pad = shape.value_pad();
     const QueryRow* rows = query_rows + (h % group()) * queries() + (first - task.first_query);
     float cosines[kBatch], sines[kBatch];
-    if (tile.turns) turn_table(tile.turns_per_position, query_offset(p, task.batch) + first, kBatch, cosines, sines);
+    if (tile.turns) turn_table(tile.turns_per_position, piece.offset + first, kBatch, cosines, sines);
     for (int64_t i = 0; i < count; ++i) {
       float* to = q + i * key_pad;
-      read_row(row_of(p.q, p.dtype, task.batch, h, first + i), p.dtype, shape.key(), key_pad, to);
+      read_row(row_of(p.q, p.dtype, piece.row, h, piece.query + first + i), p.dtype, shape.key(), key_pad, to);
       scale_row(to, Factor(rows[i].inverse), key_pad);
       if (tile.turns) turn(to, cosines[i], sines[i]);
       float* d = dh + i * value_pad;
-      read_row(row_of(plan.du, p.dtype, task.batch, h, first + i), p.dtype, shape.value(), value_pad, d);
+      read_row(row_of(plan.du, p.dtype, piece.row, h, piece.query + first + i), p.dtype, shape.value(), value_pad, d);
       if (p.flags & KEYSIFT_NO_TANH) continue;
       read_saved(h, first + i);
       const vf from_du = all(rows[i].from_du), from_saved = all(rows[i].from_saved);
@@ -293,22 +321,21 @@ struct SlabTask {
   }
 
   void cross_slab(int64_t h, int64_t slab, int64_t count) {
-    const keysift_problem& p = plan.problem;
     const Tile& tile = plan.tiles[h];
-    const int64_t offset = query_offset(p, task.batch);
+    const int64_t offset = piece.offset;
     const int64_t g = h % group();
     Backward<S> pass{shape, plan, tile};
     alignas(64) float scores[kBatch * kBlock] = {};
     uint64_t passed[kBatch];
-    const int64_t from = clamp<int64_t>(slab - offset, 0, p.queries) / kBatch * kBatch;
-    const int64_t to = clamp<int64_t>(slab + count * kBlock - 1 - offset + tile.span, 0, p.queries);
+    const int64_t from = clamp<int64_t>(slab - offset, 0, piece.queries) / kBatch * kBatch;
+    const int64_t to = clamp<int64_t>(slab + count * kBlock - 1 - offset + tile.span, 0, piece.queries);
     for (int64_t i = from; i < to; i += kBatch) {
-      const int here = static_cast<int>(smaller<int64_t>(kBatch, p.queries - i));
+      const int here = static_cast<int>(smaller<int64_t>(kBatch, piece.queries - i));
       prepare_batch(tile, h, i, here);
       const Batch batch{q, dh, task.dq + (g * queries() + i - task.first_query) * shape.key_pad()};
       for (int64_t n = 0; n < count; ++n) {
         BackwardBlock& block = blocks[n];
-        const Standing standing{offset + i - (slab + n * kBlock), tile.span, here, block.span};
+        const Standing standing{offset + i - (slab + n * kBlock), tile.span, here, block.there};
         if (!may_pass(standing)) continue;
         const int pairs = judge(shape, tile, standing, q, block.keys, scores, passed);
         if (pairs == 0) continue;
@@ -335,36 +362,24 @@ struct SlabTask {
   void close_slab(int64_t slab, int64_t count) {
     const keysift_problem& p = plan.problem;
     const int64_t key_pad = shape.key_pad(), value_pad = shape.value_pad();
-    const int64_t b = task.batch, kv = task.kv_tile;
+    const int64_t kv = task.kv_tile;
     for (int64_t n = 0; n < count; ++n) {
-      for (int j = blocks[n].span.from; j < blocks[n].span.to; ++j) {
+      for (int j = 0; j < blocks[n].there; ++j) {
         const int64_t at = n * kBlock + j;
         unit_gradient(dv + at * value_pad, values + at * value_pad, value_inverse[at], value_pad);
         write_row(dv + at * value_pad, p.dtype, shape.value(),
-                  const_cast<char*>(row_of(plan.gradients.dv, p.dtype, b, kv, slab + at)));
-        read_row(row_of(p.k, p.dtype, b, kv, slab + at), p.dtype, shape.key(), key_pad, q);
+                  const_cast<char*>(row_of(plan.gradients.dv, p.dtype, piece.row, kv, piece.key + slab + at)));
+        read_row(row_of(p.k, p.dtype, piece.row, kv, piece.key + slab + at), p.dtype, shape.key(), key_pad, q);
         const double inverse = inverse_length(q, key_pad);
         scale_row(q, Factor(inverse), key_pad);
         unit_gradient(dk_all + at * key_pad, q, inverse, key_pad);
         write_row(dk_all + at * key_pad, p.dtype, shape.key(),
-                  const_cast<char*>(row_of(plan.gradients.dk, p.dtype, b, kv, slab + at)));
+                  const_cast<char*>(row_of(plan.gradients.dk, p.dtype, piece.row, kv, piece.key + slab + at)));
       }
     }
   }
 
-  // Keys that do not exist have no gradient.
-  void write_padding() {
-    const keysift_problem& p = plan.problem;
-    const int64_t end = smaller<int64_t>(task.last_key, smaller<int64_t>(first_key(p, task.batch), p.keys));
-    const size_t bytes = static_cast<size_t>(element_bytes(p.dtype));
-    for (int64_t j = task.first_key; j < end; ++j) {
-      memset(const_cast<char*>(row_of(plan.gradients.dk, p.dtype, task.batch, task.kv_tile, j)), 0, bytes * p.key_width);
-      memset(const_cast<char*>(row_of(plan.gradients.dv, p.dtype, task.batch, task.kv_tile, j)), 0, bytes * p.value_width);
-    }
-  }
-
   void run() {
-    write_padding();
     prepare_queries();
     for (int64_t slab = task.first_key; slab < task.last_key; slab += kSlab) {
       const int64_t count = (smaller<int64_t>(kSlab, task.last_key - slab) + kBlock - 1) / kBlock;
@@ -381,50 +396,44 @@ struct SlabTask {
 
 template <class S>
 int64_t backward_scratch(const Plan& plan, const BackwardTask& task) {
-  const S shape(plan.problem);
-  const int64_t group = plan.problem.tiles / plan.problem.kv_tiles;
-  return 4 * (kQueryRowFloats * group * (task.last_query - task.first_query) + kSlab * (4 * shape.key_pad() + 3 * shape.value_pad() + 2) +
-              (kBlock + kBatch) * shape.key_pad() + (kBatch + 1) * shape.value_pad()) + 4096;
+  Carver count{nullptr};
+  SlabScratch(S(plan.problem), SlabTask<S>::query_rows_of(plan, task), &count);
+  return count.bytes;
 }
 
 template <class S>
 void backward(const Plan& plan, const BackwardTask& task, char* scratch) {
   const S shape(plan.problem);
-  const int64_t key = shape.key_pad(), value = shape.value_pad();
   Carver carve{scratch};
-  SlabTask<S> work{shape, plan, task, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,
-                   nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, {}};
-  work.query_rows = reinterpret_cast<QueryRow*>(carve.floats(kQueryRowFloats * work.group() * work.queries()));
-  work.keys = carve.floats(kSlab * key);
-  work.key_rows = carve.floats(kSlab * key);
-  work.dk = carve.floats(kSlab * key);
-  work.dk_all = carve.floats(kSlab * key);
-  work.values = carve.floats(kSlab * value);
-  work.values_t = carve.floats(kSlab * value);
-  work.dv = carve.floats(kSlab * value);
-  work.value_inverse = reinterpret_cast<double*>(carve.floats(2 * kSlab));
-  work.staging = carve.floats(kBlock * key);
-  work.q = carve.floats(kBatch * key);
-  work.dh = carve.floats(kBatch * value);
-  work.other = carve.floats(value);
-  work.run();
+  SlabTask<S>(shape, plan, task, &carve).run();
 }
 
+struct FinishScratch {
+  float *d, *unit;
+  template <class S>
+  FinishScratch(const S& shape, Carver* carve) : d(carve->floats(shape.key_pad())), unit(carve->floats(shape.key_pad())) {}
+};
+
 template <class S>
-int64_t finish_scratch(const Plan& plan) { return 2 * 4 * Shape<0, 0>::pad(plan.problem.key_width) + 256; }
+int64_t finish_scratch(const Plan& plan) {
+  Carver count{nullptr};
+  FinishScratch(S(plan.problem), &count);
+  return count.bytes;
+}
 
 template <class S>
 void finish_dq(const Plan& plan, const BackwardTask* tasks, int64_t count, int64_t h, char* scratch) {
   const keysift_problem& p = plan.problem;
+  const keysift_piece& piece = *tasks[0].piece;
   const S shape(p);
   const Tile& tile = plan.tiles[h];
-  const int64_t pad = shape.key_pad(), b = tasks[0].batch, g = h % (p.tiles / p.kv_tiles);
+  const int64_t pad = shape.key_pad(), g = h % (p.tiles / p.kv_tiles);
   Carver carve{scratch};
-  float* d = carve.floats(pad);
-  float* unit = carve.floats(pad);
+  const FinishScratch work(shape, &carve);
+  float *d = work.d, *unit = work.unit;
   float cosines[kBatch], sines[kBatch];
-  for (int64_t i = 0; i < p.queries; ++i) {
-    if (tile.turns && i % kBatch == 0) turn_table(tile.turns_per_position, query_offset(p, b) + i, kBatch, cosines, sines);
+  for (int64_t i = 0; i < piece.queries; ++i) {
+    if (tile.turns && i % kBatch == 0) turn_table(tile.turns_per_position, piece.offset + i, kBatch, cosines, sines);
     memset(d, 0, static_cast<size_t>(pad) * 4);
     for (int64_t n = 0; n < count; ++n) {
       const BackwardTask& task = tasks[n];
@@ -432,11 +441,11 @@ void finish_dq(const Plan& plan, const BackwardTask* tasks, int64_t count, int64
       add_scaled(d, 1.0f, task.dq + (g * (task.last_query - task.first_query) + i - task.first_query) * pad, pad);
     }
     if (tile.turns) turn(d, cosines[i % kBatch], -sines[i % kBatch]);
-    read_row(row_of(p.q, p.dtype, b, h, i), p.dtype, shape.key(), pad, unit);
+    read_row(row_of(p.q, p.dtype, piece.row, h, piece.query + i), p.dtype, shape.key(), pad, unit);
     const double inverse = inverse_length(unit, pad);
     scale_row(unit, Factor(inverse), pad);
     unit_gradient(d, unit, inverse, pad);
-    write_row(d, p.dtype, shape.key(), const_cast<char*>(row_of(plan.gradients.dq, p.dtype, b, h, i)));
+    write_row(d, p.dtype, shape.key(), const_cast<char*>(row_of(plan.gradients.dq, p.dtype, piece.row, h, piece.query + i)));
   }
 }
 

@@ -26,42 +26,44 @@ struct Shape {
   KEYSIFT_INLINE int64_t value_pad() const { return pad(value()); }
 };
 
-// Hands out pieces of one allocation, each on a cache line.
+// Hands out parts of one allocation, each on a cache line. From NULL on it only counts, so the same lines that lay the
+// parts out also say how many bytes they need.
 struct Carver {
-  char* at;
+  char* start;
+  int64_t bytes = 0;
   KEYSIFT_INLINE float* floats(int64_t count) {
-    float* piece = reinterpret_cast<float*>(at);
-    at += (count * 4 + 63) / 64 * 64;
-    return piece;
+    float* part = start ? reinterpret_cast<float*>(start + bytes) : nullptr;
+    bytes += (count * 4 + 63) / 64 * 64;
+    return part;
   }
 };
 
-// Where block keys [from, to) exist, the others being padding or past the end.
+// Keys [from, to) of a block.
 struct KeySpan {
   int from, to;
 };
 
-KEYSIFT_INLINE KeySpan existing(const keysift_problem& p, int64_t b, int64_t block_key) {
-  const int64_t from = clamp<int64_t>(first_key(p, b) - block_key, 0, kBlock);
-  const int64_t to = clamp<int64_t>(p.keys - block_key, 0, kBlock);
-  return {static_cast<int>(from), static_cast<int>(larger(from, to))};
+// How many keys of the block exist, the others being past the end of the piece.
+KEYSIFT_INLINE int existing(const keysift_piece& piece, int64_t block_key) {
+  return static_cast<int>(clamp<int64_t>(piece.keys - block_key, 0, kBlock));
 }
 
-// Unit, turned keys of a block, transposed to (key width, kBlock); keys that do not exist become zeros.
+// Unit, turned keys of a block of a piece, transposed to (key width, kBlock); keys that do not exist become zeros.
 // staging holds kBlock rows.
 template <class S>
-KEYSIFT_INLINE void pack_keys(const S& shape, const Plan& plan, const Tile& tile, int64_t b, int64_t kv, int64_t block_key,
-                              KeySpan span, float* staging, float* packed) {
+KEYSIFT_INLINE void pack_keys(const S& shape, const Plan& plan, const Tile& tile, const keysift_piece& piece, int64_t kv,
+                              int64_t block_key, int there, float* staging, float* packed) {
   const keysift_problem& p = plan.problem;
   const int64_t width = shape.key();
   const float* rows;
   int64_t stride = p.k.row_stride;
-  if (p.dtype == KEYSIFT_F32 && span.from == 0 && span.to == kBlock && stride < (1 << 24)) {
-    rows = reinterpret_cast<const float*>(row_of(p.k, p.dtype, b, kv, block_key));
+  const int64_t first = piece.key + block_key;
+  if (p.dtype == KEYSIFT_F32 && there == kBlock && stride < (1 << 24)) {
+    rows = reinterpret_cast<const float*>(row_of(p.k, p.dtype, piece.row, kv, first));
   } else {
     memset(staging, 0, static_cast<size_t>(kBlock * width) * 4);
-    for (int j = span.from; j < span.to; ++j) {
-      read_row(row_of(p.k, p.dtype, b, kv, block_key + j), p.dtype, width, width, staging + j * width);
+    for (int j = 0; j < there; ++j) {
+      read_row(row_of(p.k, p.dtype, piece.row, kv, first + j), p.dtype, width, width, staging + j * width);
     }
     rows = staging;
     stride = width;
@@ -103,8 +105,9 @@ KEYSIFT_INLINE void pack_keys(const S& shape, const Plan& plan, const Tile& tile
 
 // One unit value row. Returns the inverse of its length.
 template <class S>
-KEYSIFT_INLINE double pack_value(const S& shape, const keysift_problem& p, int64_t b, int64_t kv, int64_t key, float* row) {
-  read_row(row_of(p.v, p.dtype, b, kv, key), p.dtype, shape.value(), shape.value_pad(), row);
+KEYSIFT_INLINE double pack_value(const S& shape, const keysift_problem& p, const keysift_piece& piece, int64_t kv, int64_t key,
+                                 float* row) {
+  read_row(row_of(p.v, p.dtype, piece.row, kv, piece.key + key), p.dtype, shape.value(), shape.value_pad(), row);
   const double inverse = inverse_length(row, shape.value_pad());
   scale_row(row, Factor(inverse), shape.value_pad());
   return inverse;
@@ -113,16 +116,16 @@ KEYSIFT_INLINE double pack_value(const S& shape, const keysift_problem& p, int64
 // Unit value rows of a block; rows that do not exist become zeros. Returns false if any value is not finite: such
 // a row may still be refused by every query, so products that multiply it by zero are not allowed.
 template <class S>
-KEYSIFT_INLINE bool pack_values(const S& shape, const Plan& plan, int64_t b, int64_t kv, int64_t block_key, KeySpan span,
-                                float* rows) {
+KEYSIFT_INLINE bool pack_values(const S& shape, const Plan& plan, const keysift_piece& piece, int64_t kv, int64_t block_key,
+                                int there, float* rows) {
   const int64_t pad = shape.value_pad();
   bool finite = true;
   for (int j = 0; j < kBlock; ++j) {
-    if (j < span.from || j >= span.to) {
+    if (j >= there) {
       memset(rows + j * pad, 0, static_cast<size_t>(pad) * 4);
     } else {
       // An infinite or NaN element makes the length infinite or NaN, and its inverse 0 or NaN.
-      finite &= pack_value(shape, plan.problem, b, kv, block_key + j, rows + j * pad) > 0;
+      finite &= pack_value(shape, plan.problem, piece, kv, block_key + j, rows + j * pad) > 0;
     }
   }
   return finite;
@@ -130,18 +133,18 @@ KEYSIFT_INLINE bool pack_values(const S& shape, const Plan& plan, int64_t b, int
 
 // Unit, turned queries [first, first + count) as rows; the rest up to `room` become zeros.
 template <class S>
-KEYSIFT_INLINE void pack_queries(const S& shape, const Plan& plan, const Tile& tile, int64_t b, int64_t h, int64_t first,
-                                 int64_t count, int64_t room, float* rows) {
+KEYSIFT_INLINE void pack_queries(const S& shape, const Plan& plan, const Tile& tile, const keysift_piece& piece, int64_t h,
+                                 int64_t first, int64_t count, int64_t room, float* rows) {
   const keysift_problem& p = plan.problem;
   const int64_t pad = shape.key_pad();
-  const int64_t at = query_offset(p, b) + first;
+  const int64_t at = piece.offset + first;
   for (int64_t from = 0; from < count; from += kBatch) {
     const int64_t n = smaller<int64_t>(kBatch, count - from);
     float cosines[kBatch], sines[kBatch];
     if (tile.turns) turn_table(tile.turns_per_position, at + from, kBatch, cosines, sines);
     for (int64_t i = 0; i < n; ++i) {
       float* row = rows + (from + i) * pad;
-      read_row(row_of(p.q, p.dtype, b, h, first + from + i), p.dtype, shape.key(), pad, row);
+      read_row(row_of(p.q, p.dtype, piece.row, h, piece.query + first + from + i), p.dtype, shape.key(), pad, row);
       scale_row(row, Factor(inverse_length(row, pad)), pad);
       if (tile.turns) turn(row, cosines[i], sines[i]);
     }
@@ -211,11 +214,11 @@ struct Standing {
   int64_t first;      // distance of the batch's first query from the block's first key
   int64_t span;       // distances seen
   int queries;        // queries of the batch that exist
-  KeySpan keys;       // keys of the block that exist
+  int keys;           // keys of the block that exist
   KEYSIFT_INLINE KeySpan seen(int i) const {
     if (i >= queries) return {0, 0};
-    const int64_t from = clamp<int64_t>(first + i - span + 1, keys.from, kBlock);
-    const int64_t to = clamp<int64_t>(first + i + 1, 0, keys.to);
+    const int64_t from = clamp<int64_t>(first + i - span + 1, 0, kBlock);
+    const int64_t to = clamp<int64_t>(first + i + 1, 0, keys);
     return {static_cast<int>(from), static_cast<int>(larger(from, to))};
   }
 };
@@ -223,7 +226,7 @@ struct Standing {
 // The one question asked before a block's scores are computed. Today integers answer it (causality and the window); a
 // bound on the score of a whole block belongs here too.
 KEYSIFT_INLINE bool may_pass(const Standing& at) {
-  return at.first + at.queries - 1 >= at.keys.from && at.first - at.span + 1 < at.keys.to && at.keys.from < at.keys.to;
+  return at.first + at.queries - 1 >= 0 && at.first - at.span + 1 < at.keys && at.keys > 0;
 }
 
 KEYSIFT_INLINE uint64_t bits_between(KeySpan s) {

@@ -14,6 +14,7 @@ struct Case {
   int32_t dtype;
   uint32_t flags;
   float window, acceptance;
+  bool pieces;
 };
 
 struct Buffer {
@@ -54,17 +55,16 @@ void run(const Case& c) {
   fill(&du, c.dtype, &random, 0.0f);
   const size_t batch = static_cast<size_t>(c.batch), tiles = static_cast<size_t>(c.tiles);
   const size_t rows = batch * tiles * static_cast<size_t>(c.queries);
-  std::vector<int64_t> q_at(batch), k_at(batch), k_begin(batch);
-  for (size_t b = 0; b < batch; ++b) {
-    k_at[b] = 131071 * static_cast<int64_t>(b);
-    q_at[b] = k_at[b] + c.keys - c.queries;
-    k_begin[b] = static_cast<int64_t>(b) * 3;
-  }
+  // The first row whole; the second with a gap, two pieces, and nothing at its end.
+  const int64_t queries = c.queries / 3, keys = c.keys / 3;
+  std::vector<keysift_piece> pieces{{0, 0, c.queries, 0, c.keys, c.keys - c.queries},
+                                    {1, queries / 2, queries, keys / 2, keys, keys - queries},
+                                    {1, queries / 2 + queries, queries, keys / 2 + keys, keys, 5}};
   const std::vector<float> window(tiles, c.window), acceptance(tiles, c.acceptance);
   std::vector<float> norm(rows), h(rows * static_cast<size_t>(c.value_width));
   std::vector<double> dwindow(tiles), dreach(tiles), dacceptance(tiles);
   const keysift_problem problem{c.batch, c.tiles, c.kv_tiles, c.queries, c.keys, c.key_width, c.value_width, c.dtype, c.flags,
-                                q.view, k.view, v.view, q_at.data(), k_at.data(), k_begin.data(), window.data(), nullptr,
+                                q.view, k.view, v.view, pieces.data(), c.pieces ? 3 : -1, c.keys - c.queries, window.data(), nullptr,
                                 acceptance.data(), 256.0f};
   const keysift_gradients gradients{dq.view, dk.view, dv.view, dwindow.data(), dreach.data(), dacceptance.data()};
   expect(keysift_forward(&problem, &u.view, nullptr, nullptr), "forward without gradients");
@@ -84,16 +84,18 @@ int main() {
     for (const auto& length : lengths) {
       for (const auto& width : widths) {
         for (int32_t dtype : {KEYSIFT_F32, KEYSIFT_BF16, KEYSIFT_F16}) {
-          for (float window : {0.7f, 17.0f, INFINITY}) {
+          for (float window : {0.3f, 17.0f, INFINITY}) {
             for (float acceptance : {0.3f, 1.0f}) {
-              run({2, 4, 2, length[0], length[1], width[0], width[1], dtype, 0, window, acceptance});
-              ++count;
+              for (bool pieces : {false, true}) {
+                run({2, 4, 2, length[0], length[1], width[0], width[1], dtype, 0, window, acceptance, pieces});
+                ++count;
+              }
             }
           }
         }
       }
     }
   }
-  run({1, 1, 1, 70, 70, 1, 1, KEYSIFT_F32, KEYSIFT_NO_ROTATION | KEYSIFT_NO_TANH, 30.0f, 0.9f});
+  run({1, 1, 1, 70, 70, 1, 1, KEYSIFT_F32, KEYSIFT_NO_ROTATION | KEYSIFT_NO_TANH, 30.0f, 0.9f, false});
   std::printf("%s: %d cases\n", keysift_isa(), count + 1);
 }

@@ -13,15 +13,26 @@ constexpr int kManyListed = 4;
 // With no more queries than this, packing all values of a block costs more than using them.
 constexpr int64_t kFewQueries = 8;
 
+struct ForwardScratch {
+  float *q, *sum, *keys, *values, *staging;
+  template <class S>
+  ForwardScratch(const S& shape, int64_t chunk, Carver* carve)
+      : q(carve->floats(chunk * shape.key_pad())),
+        sum(carve->floats(chunk * shape.value_pad())),
+        keys(carve->floats(kBlock * shape.key_pad())),
+        values(carve->floats(kBlock * shape.value_pad())),
+        staging(carve->floats(kBlock * shape.key_pad())) {}
+};
+
 template <class S>
 struct Forward {
   const S& shape;
   const Plan& plan;
   const Tile& tile;
-  int64_t b, h, kv;
-  float *q, *sum, *keys, *values, *staging;
+  const keysift_piece& piece;
+  int64_t h, kv;
+  ForwardScratch scratch;
   int64_t block_key = 0;
-  KeySpan span{0, 0};
   uint64_t packed_values = 0;  // one bit per value row of the block that is in place
   bool finite = false;
 
@@ -40,12 +51,13 @@ struct Forward {
       }
       store(relevance + e, r);
     }
+    float* const values = scratch.values;
     const int64_t pad = shape.value_pad();
     if (packed_values != ~uint64_t{0}) {
       for (int e = 0; e < n; ++e) {
         const int key = pairs[e] & (kBlock - 1);
         if (packed_values >> key & 1) continue;
-        pack_value(shape, plan.problem, b, kv, block_key + key, values + key * pad);
+        pack_value(shape, plan.problem, piece, kv, block_key + key, values + key * pad);
         packed_values |= uint64_t{1} << key;
       }
     }
@@ -74,7 +86,7 @@ struct Forward {
     vf acc[Columns];
     KEYSIFT_UNROLL for (int c = 0; c < Columns; ++c) acc[c] = vf{};
     for (int e = from; e < to; ++e) {
-      const float* value = values + (pairs[e] & (kBlock - 1)) * shape.value_pad() + x;
+      const float* value = scratch.values + (pairs[e] & (kBlock - 1)) * shape.value_pad() + x;
       KEYSIFT_UNROLL for (int c = 0; c < Columns; ++c) acc[c] += all(relevance[e]) * load(value + c * kLanes);
     }
     KEYSIFT_UNROLL for (int c = 0; c < Columns; ++c) store(row + x + c * kLanes, load(row + x + c * kLanes) + acc[c]);
@@ -94,43 +106,42 @@ struct Forward {
         store(s, keep(static_cast<uint32_t>(passed[i] >> j), r));
       }
     }
-    add_products(kBatch, shape.value_pad(), kBlock, scores, kBlock, 1, values, sums);
+    add_products(kBatch, shape.value_pad(), kBlock, scores, kBlock, 1, scratch.values, sums);
   }
 
   void run(int64_t first, int64_t count) {
-    const keysift_problem& p = plan.problem;
     const int64_t room = (count + kBatch - 1) / kBatch * kBatch;
     const int64_t key_pad = shape.key_pad(), value_pad = shape.value_pad();
-    const bool few = p.queries <= kFewQueries;  // not count: the path may not depend on how queries are shared out
-    pack_queries(shape, plan, tile, b, h, first, count, room, q);
-    memset(sum, 0, static_cast<size_t>(room * value_pad) * 4);
+    const bool few = piece.queries <= kFewQueries;  // not count: the path may not depend on how queries are shared out
+    pack_queries(shape, plan, tile, piece, h, first, count, room, scratch.q);
+    memset(scratch.sum, 0, static_cast<size_t>(room * value_pad) * 4);
 
-    const int64_t at = query_offset(p, b) + first;
-    const int64_t from = larger<int64_t>(first_key(p, b), at - tile.span + 1);
-    const int64_t to = smaller<int64_t>(p.keys, at + count);
+    const int64_t at = piece.offset + first;
+    const int64_t from = larger<int64_t>(0, at - tile.span + 1);
+    const int64_t to = smaller<int64_t>(piece.keys, at + count);
     alignas(64) float scores[kBatch * kBlock] = {};
     uint64_t passed[kBatch];
-    for (block_key = larger<int64_t>(from, 0) / kBlock * kBlock; block_key < to; block_key += kBlock) {
-      span = existing(p, b, block_key);
-      pack_keys(shape, plan, tile, b, kv, block_key, span, staging, keys);
+    for (block_key = from / kBlock * kBlock; block_key < to; block_key += kBlock) {
+      const int there = existing(piece, block_key);
+      pack_keys(shape, plan, tile, piece, kv, block_key, there, scratch.staging, scratch.keys);
       packed_values = 0;
       finite = false;
       if (!few) {
-        finite = pack_values(shape, plan, b, kv, block_key, span, values);
+        finite = pack_values(shape, plan, piece, kv, block_key, there, scratch.values);
         packed_values = ~uint64_t{0};
       }
       // Queries before the block's first key or past its reach are not visited.
       int64_t i = clamp<int64_t>(block_key - at, 0, room) / kBatch * kBatch;
       const int64_t end = clamp<int64_t>(block_key + kBlock - 1 - at + tile.span, 0, count);
       for (; i < end; i += kBatch) {
-        const Standing standing{at + i - block_key, tile.span, static_cast<int>(smaller<int64_t>(kBatch, count - i)), span};
+        const Standing standing{at + i - block_key, tile.span, static_cast<int>(smaller<int64_t>(kBatch, count - i)), there};
         if (!may_pass(standing)) continue;
-        const int n = judge(shape, tile, standing, q + i * key_pad, keys, scores, passed);
+        const int n = judge(shape, tile, standing, scratch.q + i * key_pad, scratch.keys, scores, passed);
         if (n == 0) continue;
         if (n >= kDenseForward * standing.queries && finite) {
-          add_dense(standing, passed, scores, sum + i * value_pad);
+          add_dense(standing, passed, scores, scratch.sum + i * value_pad);
         } else {
-          add_listed(standing, passed, scores, sum + i * value_pad);
+          add_listed(standing, passed, scores, scratch.sum + i * value_pad);
         }
       }
     }
@@ -140,37 +151,34 @@ struct Forward {
   void finish(int64_t first, int64_t count) {
     const keysift_problem& p = plan.problem;
     for (int64_t i = 0; i < count; ++i) {
-      float* row = sum + i * shape.value_pad();
+      float* row = scratch.sum + i * shape.value_pad();
       const double length = row_length(row, shape.value_pad());
-      const int64_t at = (b * p.tiles + h) * p.queries + first + i;
+      const int64_t query = piece.query + first + i;
+      const int64_t at = (piece.row * p.tiles + h) * p.queries + query;
       if (plan.norm) plan.norm[at] = static_cast<float>(length);
       if (plan.h) memcpy(plan.h + at * shape.value(), row, static_cast<size_t>(shape.value()) * 4);
       if (!(p.flags & KEYSIFT_NO_TANH) && length > 0) {
         scale_row(row, Factor(static_cast<double>(tanhf(static_cast<float>(length))) / length), shape.value_pad());
       }
-      write_row(row, p.dtype, shape.value(), const_cast<char*>(row_of(plan.u, p.dtype, b, h, first + i)));
+      write_row(row, p.dtype, shape.value(), const_cast<char*>(row_of(plan.u, p.dtype, piece.row, h, query)));
     }
   }
 };
 
 template <class S>
 int64_t forward_scratch(const Plan& plan) {
-  const S shape(plan.problem);
-  return 4 * (plan.chunk * (shape.key_pad() + shape.value_pad()) + kBlock * (2 * shape.key_pad() + shape.value_pad())) + 1024;
+  Carver count{nullptr};
+  ForwardScratch(S(plan.problem), plan.chunk, &count);
+  return count.bytes;
 }
 
 template <class S>
-void forward(const Plan& plan, int64_t b, int64_t h, int64_t first, char* scratch) {
+void forward(const Plan& plan, const keysift_piece& piece, int64_t h, int64_t first, char* scratch) {
   const keysift_problem& p = plan.problem;
   const S shape(p);
   Carver carve{scratch};
-  float* q = carve.floats(plan.chunk * shape.key_pad());
-  float* sum = carve.floats(plan.chunk * shape.value_pad());
-  float* keys = carve.floats(kBlock * shape.key_pad());
-  float* values = carve.floats(kBlock * shape.value_pad());
-  float* staging = carve.floats(kBlock * shape.key_pad());
-  Forward<S> task{shape, plan, plan.tiles[h], b, h, h / (p.tiles / p.kv_tiles), q, sum, keys, values, staging};
-  task.run(first, smaller<int64_t>(plan.chunk, p.queries - first));
+  Forward<S> task{shape, plan, plan.tiles[h], piece, h, h / (p.tiles / p.kv_tiles), ForwardScratch(shape, plan.chunk, &carve)};
+  task.run(first, smaller<int64_t>(plan.chunk, piece.queries - first));
 }
 
 }  // namespace KEYSIFT_VARIANT

@@ -15,12 +15,15 @@ std::string layout() {
   std::string said = words("keysift_view", sizeof(keysift_view));
   said += FIELD(keysift_view, data) + FIELD(keysift_view, batch_stride) + FIELD(keysift_view, tile_stride);
   said += FIELD(keysift_view, row_stride);
+  said += "\n" + words("keysift_piece", sizeof(keysift_piece));
+  said += FIELD(keysift_piece, row) + FIELD(keysift_piece, query) + FIELD(keysift_piece, queries) + FIELD(keysift_piece, key);
+  said += FIELD(keysift_piece, keys) + FIELD(keysift_piece, offset);
   said += "\n" + words("keysift_problem", sizeof(keysift_problem));
   said += FIELD(keysift_problem, batch) + FIELD(keysift_problem, tiles) + FIELD(keysift_problem, kv_tiles);
   said += FIELD(keysift_problem, queries) + FIELD(keysift_problem, keys) + FIELD(keysift_problem, key_width);
   said += FIELD(keysift_problem, value_width) + FIELD(keysift_problem, dtype) + FIELD(keysift_problem, flags);
   said += FIELD(keysift_problem, q) + FIELD(keysift_problem, k) + FIELD(keysift_problem, v);
-  said += FIELD(keysift_problem, q_at) + FIELD(keysift_problem, k_at) + FIELD(keysift_problem, k_begin);
+  said += FIELD(keysift_problem, pieces) + FIELD(keysift_problem, piece_count) + FIELD(keysift_problem, offset);
   said += FIELD(keysift_problem, window) + FIELD(keysift_problem, reach) + FIELD(keysift_problem, acceptance);
   said += FIELD(keysift_problem, w_th);
   said += "\n" + words("keysift_gradients", sizeof(keysift_gradients));

@@ -42,9 +42,11 @@ struct Sums {
   double window, reach, acceptance;
 };
 
-// Keys [first_key, last_key) of one kv tile, against every query tile that reads it.
+// Keys [first_key, last_key) of one piece and kv tile, against every query tile that reads it. Keys and queries are
+// counted from the first of the piece.
 struct BackwardTask {
-  int64_t batch, kv_tile, first_key, last_key;
+  const keysift_piece* piece;
+  int64_t kv_tile, first_key, last_key;
   int64_t first_query, last_query;  // the queries that see any of these keys; first_query is a multiple of kBatch
   float* dq;                        // (group, last_query - first_query, padded key width), turned coordinates, zeros at first
   Sums* sums;                       // (group)
@@ -53,17 +55,12 @@ struct BackwardTask {
 struct Kernels {
   int64_t (*padded)(int64_t width);
   int64_t (*forward_scratch)(const Plan&);
-  void (*forward)(const Plan&, int64_t batch, int64_t tile, int64_t first_query, char* scratch);
+  void (*forward)(const Plan&, const keysift_piece&, int64_t tile, int64_t first_query, char* scratch);
   int64_t (*backward_scratch)(const Plan&, const BackwardTask&);
   void (*backward)(const Plan&, const BackwardTask&, char* scratch);
-  // Adds the dq of `count` tasks over queries [first, last) in order and writes the gradient of q.
+  // Adds the dq of the `count` tasks of one piece in order and writes the gradient of q.
   void (*finish_dq)(const Plan&, const BackwardTask* tasks, int64_t count, int64_t tile, char* scratch);
   int64_t (*finish_scratch)(const Plan&);
 };
-
-static inline int64_t query_offset(const keysift_problem& p, int64_t b) {
-  return (p.q_at ? p.q_at[b] : 0) - (p.k_at ? p.k_at[b] : 0);
-}
-static inline int64_t first_key(const keysift_problem& p, int64_t b) { return p.k_begin ? p.k_begin[b] : 0; }
 
 }  // namespace keysift

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdarg>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <numeric>
@@ -74,13 +75,24 @@ int check(const keysift_problem* p) {
                   static_cast<double>(p->acceptance[h]));
     }
   }
-  for (int64_t b = 0; b < p->batch; ++b) {
-    const int64_t q_at = p->q_at ? p->q_at[b] : 0, k_at = p->k_at ? p->k_at[b] : 0;
-    if (q_at > kFarthest || q_at < -kFarthest || k_at > kFarthest || k_at < -kFarthest || first_key(*p, b) < 0) {
-      return fail(KEYSIFT_BAD_ARGUMENT, "batch row %lld: q_at %lld, k_at %lld, k_begin %lld are out of range",
-                  static_cast<long long>(b), static_cast<long long>(q_at), static_cast<long long>(k_at),
-                  static_cast<long long>(first_key(*p, b)));
+  if (p->piece_count > 0 && !p->pieces) return fail(KEYSIFT_BAD_ARGUMENT, "pieces must not be NULL");
+  if (p->offset > kFarthest || p->offset < -kFarthest) {
+    return fail(KEYSIFT_BAD_ARGUMENT, "offset %lld is out of range", static_cast<long long>(p->offset));
+  }
+  keysift_piece last{0, 0, 0, 0, 0, 0};
+  for (int64_t x = 0; x < p->piece_count; ++x) {
+    const keysift_piece& one = p->pieces[x];
+    const bool same_row = x > 0 && one.row == last.row;
+    const int64_t query = same_row ? last.query + last.queries : 0, key = same_row ? last.key + last.keys : 0;
+    if (one.row < (x > 0 ? last.row : 0) || one.row >= p->batch || one.query < query || one.key < key || one.queries < 0 ||
+        one.keys < 0 || one.queries > p->queries - one.query || one.keys > p->keys - one.key || one.offset > kFarthest ||
+        one.offset < -kFarthest) {
+      return fail(KEYSIFT_BAD_ARGUMENT, "piece %lld (row %lld, queries %lld + %lld, keys %lld + %lld, offset %lld) is out of range or order",
+                  static_cast<long long>(x), static_cast<long long>(one.row), static_cast<long long>(one.query),
+                  static_cast<long long>(one.queries), static_cast<long long>(one.key), static_cast<long long>(one.keys),
+                  static_cast<long long>(one.offset));
     }
+    last = one;
   }
   const bool empty = p->batch == 0 || p->queries == 0;
   if ((!empty && !p->q.data) || (p->batch > 0 && p->keys > 0 && (!p->k.data || !p->v.data))) {
@@ -118,9 +130,41 @@ std::vector<Tile> tiles_of(const keysift_problem& p) {
   return tiles;
 }
 
+std::vector<keysift_piece> pieces_of(const keysift_problem& p) {
+  if (p.piece_count >= 0) return {p.pieces, p.pieces + p.piece_count};
+  std::vector<keysift_piece> rows;
+  for (int64_t b = 0; b < p.batch; ++b) rows.push_back({b, 0, p.queries, 0, p.keys, p.offset});
+  return rows;
+}
+
+// Calls blank(row, from, to) for each run of queries (or keys) that no piece holds.
+template <class Blank>
+void between(const std::vector<keysift_piece>& pieces, int64_t batch, int64_t length, int64_t keysift_piece::*first,
+             int64_t keysift_piece::*count, Blank blank) {
+  size_t x = 0;
+  for (int64_t b = 0; b < batch; ++b) {
+    int64_t at = 0;
+    for (; x < pieces.size() && pieces[x].row == b; ++x) {
+      if (pieces[x].*first > at) blank(b, at, pieces[x].*first);
+      at = pieces[x].*first + pieces[x].*count;
+    }
+    if (at < length) blank(b, at, length);
+  }
+}
+
+void write_zeros(const keysift_view& view, int32_t dtype, int64_t tiles, int64_t width, int64_t b, int64_t from, int64_t to) {
+  const int64_t bytes = dtype == KEYSIFT_F32 ? 4 : 2;
+  for (int64_t h = 0; h < tiles; ++h) {
+    for (int64_t row = from; row < to; ++row) {
+      char* at = static_cast<char*>(view.data) + (b * view.batch_stride + h * view.tile_stride + row * view.row_stride) * bytes;
+      std::memset(at, 0, static_cast<size_t>(width * bytes));
+    }
+  }
+}
+
 // Keys a chunk of queries visits, for sharing out work; not exact at the ends.
-int64_t visits(const keysift_problem& p, const Tile& tile, int64_t queries) {
-  return std::min(p.keys, tile.span > p.keys ? p.keys : tile.span + queries);
+int64_t visits(const keysift_piece& piece, const Tile& tile, int64_t queries) {
+  return std::min(piece.keys, tile.span > piece.keys ? piece.keys : tile.span + queries);
 }
 
 int forward(const keysift_problem* problem, const keysift_view* u, float* norm, float* h) {
@@ -135,28 +179,48 @@ int forward(const keysift_problem* problem, const keysift_view* u, float* norm, 
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](int64_t x, int64_t y) { return tiles[x].span > tiles[y].span; });
 
+  const std::vector<keysift_piece> pieces = pieces_of(p);
+  between(pieces, p.batch, p.queries, &keysift_piece::query, &keysift_piece::queries, [&](int64_t b, int64_t from, int64_t to) {
+    write_zeros(*u, p.dtype, p.tiles, p.value_width, b, from, to);
+    for (int64_t row = b * p.tiles; row < (b + 1) * p.tiles; ++row) {
+      if (norm) std::fill(norm + row * p.queries + from, norm + row * p.queries + to, 0.0f);
+      if (h) std::fill(h + (row * p.queries + from) * p.value_width, h + (row * p.queries + to) * p.value_width, 0.0f);
+    }
+  });
+
   int64_t threads = thread_count();
-  int64_t total = 0;
-  for (const Tile& tile : tiles) total += p.batch * p.queries * visits(p, tile, 0) / 64 + p.batch * visits(p, tile, p.queries);
+  int64_t total = 0, rows = 0, longest = 0;
+  for (const keysift_piece& piece : pieces) {
+    for (const Tile& tile : tiles) total += piece.queries * visits(piece, tile, 0) / 64 + visits(piece, tile, piece.queries);
+    rows += p.tiles * piece.queries;
+    longest = std::max(longest, piece.queries);
+  }
   if (total < kSerialVisits) threads = 1;
-  const int64_t rows = p.batch * p.tiles * p.queries;
   const int64_t share = (rows / (4 * threads) + kBatch) / kBatch * kBatch;
   Plan plan{p, tiles.data(), *u, norm, h, 0, {}, {}};
-  plan.chunk = std::min(std::min(kChunk, std::max<int64_t>(share, kBlock)), (p.queries + kBatch - 1) / kBatch * kBatch);
+  plan.chunk = std::min(std::min(kChunk, std::max<int64_t>(share, kBlock)), (longest + kBatch - 1) / kBatch * kBatch);
 
   const Kernels kernels = isa().kernels(p.key_width, p.value_width);
-  const int64_t chunks = (p.queries + plan.chunk - 1) / plan.chunk;
-  const int64_t per_tile = p.batch * chunks;
+  struct Chunk {
+    const keysift_piece* piece;
+    int64_t first;
+  };
+  std::vector<Chunk> chunks;
+  for (const keysift_piece& piece : pieces) {
+    for (int64_t first = 0; first < piece.queries; first += plan.chunk) chunks.push_back({&piece, first});
+  }
+  // Longest windows first, and of each tile the last queries first: the lightest tasks even out the end.
+  std::stable_sort(chunks.begin(), chunks.end(), [](const Chunk& x, const Chunk& y) { return x.first > y.first; });
+  const int64_t per_tile = static_cast<int64_t>(chunks.size());
   const int run = run_tasks(p.tiles * per_tile, threads, kernels.forward_scratch(plan), [&](int64_t task, char* scratch) {
-    // Longest windows first, and of each tile the last queries first: the lightest tasks even out the end.
-    const int64_t h = order[static_cast<size_t>(task / per_tile)];
-    const int64_t chunk = chunks - 1 - task % per_tile / p.batch;
-    kernels.forward(plan, task % p.batch, h, chunk * plan.chunk, scratch);
+    const Chunk& chunk = chunks[static_cast<size_t>(task % per_tile)];
+    kernels.forward(plan, *chunk.piece, order[static_cast<size_t>(task / per_tile)], chunk.first, scratch);
   });
   return run == KEYSIFT_OK ? run : fail_run(run);
 }
 
-// Zeroed pages that go back to the system when the tile is done; freed malloc blocks of this size pile up in its arenas.
+// Zeroed memory. What is large is mapped, and goes back to the system when the tile is done: freed malloc blocks of such a
+// size pile up in its arenas. What is small is not worth the system calls.
 class Pages {
  public:
   Pages() = default;
@@ -165,22 +229,29 @@ class Pages {
   ~Pages() { release(); }
   float* take(size_t floats) {
     release();
+    if (floats < kSmall) {
+      small_.assign(floats, 0.0f);
+      return small_.data();
+    }
     bytes_ = floats * 4 + 64;
     at_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at_ == MAP_FAILED) throw std::bad_alloc();
     return static_cast<float*>(at_);
   }
   void release() {
+    std::vector<float>().swap(small_);
     if (at_ != MAP_FAILED) munmap(at_, bytes_);
     at_ = MAP_FAILED;
   }
 
  private:
+  static constexpr size_t kSmall = size_t{1} << 14;
+  std::vector<float> small_;
   void* at_ = MAP_FAILED;
   size_t bytes_ = 0;
 };
 
-// One kv tile of one batch row: its tasks, and what they leave for finish_dq.
+// One kv tile of one piece: its tasks, and what they leave for finish_dq.
 struct KvTile {
   std::vector<BackwardTask> tasks;
   std::unique_ptr<Pages[]> dq;  // (task)
@@ -189,8 +260,8 @@ struct KvTile {
 };
 
 // Cuts the keys of a kv tile into at most `parts` ranges of about equal work.
-void cut(const keysift_problem& p, const std::vector<Tile>& tiles, int64_t b, int64_t kv, int64_t parts, KvTile* out) {
-  const int64_t group = p.tiles / p.kv_tiles, offset = query_offset(p, b);
+void cut(const keysift_piece& p, const std::vector<Tile>& tiles, int64_t group, int64_t kv, int64_t parts, KvTile* out) {
+  const int64_t offset = p.offset;
   auto seen_by = [&](const Tile& tile, int64_t from, int64_t to, int64_t* first, int64_t* last) {
     *first = std::clamp<int64_t>(from - offset, 0, p.queries);
     *last = std::max(*first, std::clamp<int64_t>(to - 1 - offset + tile.span, 0, p.queries));
@@ -212,7 +283,7 @@ void cut(const keysift_problem& p, const std::vector<Tile>& tiles, int64_t b, in
     int64_t to = from + 1;
     while (to < slabs && work[to + 1] <= until * (1 + 1e-12)) ++to;
     if (part == parts) to = slabs;
-    BackwardTask task{b, kv, from * kSlab, std::min(p.keys, to * kSlab), p.queries, 0, nullptr, nullptr};
+    BackwardTask task{&p, kv, from * kSlab, std::min(p.keys, to * kSlab), p.queries, 0, nullptr, nullptr};
     for (int64_t h = kv * group; h < (kv + 1) * group; ++h) {
       int64_t first, last;
       seen_by(tiles[h], task.first_key, task.last_key, &first, &last);
@@ -250,11 +321,21 @@ int backward(const keysift_problem* problem, const keysift_view* u, const float*
   const int64_t threads = thread_count();
   // A fixed number, so that the order of additions does not follow the number of threads.
   const int64_t wanted = threads <= 16 ? kBackwardTasks : 2 * threads;
-  const int64_t parts = (wanted + p.batch * p.kv_tiles - 1) / (p.batch * p.kv_tiles);
-  std::vector<KvTile> kv_tiles(static_cast<size_t>(p.batch * p.kv_tiles));
+  const std::vector<keysift_piece> pieces = pieces_of(p);
+  between(pieces, p.batch, p.queries, &keysift_piece::query, &keysift_piece::queries, [&](int64_t b, int64_t from, int64_t to) {
+    write_zeros(gradients->dq, p.dtype, p.tiles, p.key_width, b, from, to);
+  });
+  between(pieces, p.batch, p.keys, &keysift_piece::key, &keysift_piece::keys, [&](int64_t b, int64_t from, int64_t to) {
+    write_zeros(gradients->dk, p.dtype, p.kv_tiles, p.key_width, b, from, to);
+    write_zeros(gradients->dv, p.dtype, p.kv_tiles, p.value_width, b, from, to);
+  });
+  std::vector<KvTile> kv_tiles(pieces.size() * static_cast<size_t>(p.kv_tiles));
+  if (kv_tiles.empty()) return KEYSIFT_OK;
+  const int64_t parts = (wanted + static_cast<int64_t>(kv_tiles.size()) - 1) / static_cast<int64_t>(kv_tiles.size());
   std::vector<std::pair<size_t, size_t>> order;
   for (size_t x = 0; x < kv_tiles.size(); ++x) {
-    cut(p, tiles, static_cast<int64_t>(x) / p.kv_tiles, static_cast<int64_t>(x) % p.kv_tiles, parts, &kv_tiles[x]);
+    const size_t kv = x % static_cast<size_t>(p.kv_tiles);
+    cut(pieces[x / static_cast<size_t>(p.kv_tiles)], tiles, group, static_cast<int64_t>(kv), parts, &kv_tiles[x]);
   }
   // Heavy tiles first; the tasks of a tile stay together, so few tiles hold their dq buffers at a time.
   std::vector<size_t> heavy(kv_tiles.size());
@@ -262,9 +343,9 @@ int backward(const keysift_problem* problem, const keysift_view* u, const float*
   auto weight = [&](size_t x) {
     double w = 0;
     for (int64_t g = 0; g < group; ++g) {
-      w += static_cast<double>(std::min(tiles[x % p.kv_tiles * group + g].span, p.queries));
+      w += static_cast<double>(std::min(tiles[x % p.kv_tiles * group + g].span, pieces[x / p.kv_tiles].queries));
     }
-    return w;
+    return w * static_cast<double>(pieces[x / p.kv_tiles].queries);
   };
   std::stable_sort(heavy.begin(), heavy.end(), [&](size_t x, size_t y) { return weight(x) > weight(y); });
   for (size_t x : heavy) {

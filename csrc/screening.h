@@ -5,7 +5,8 @@
  *     relevance_ij = t_ij^2 * (1 + cos(pi d / reach)) / 2    for 0 <= d < reach, else 0
  *     h_i = sum_j relevance_ij unit(v_j),   u_i = tanh(|h_i|) / |h_i| * h_i
  *
- * d = (q_at + i) - (k_at + j) is an integer and alone decides which keys are seen; no key outside is read.
+ * A batch row is cut into pieces (documents of a packed row, or what is not padding). Query i and key j of one piece are
+ * d = offset + i - j apart, an integer that alone decides which keys are seen; no key outside is read, and no other piece.
  * unit(x) = x / max(|x|, 1e-12). All arithmetic is fp32 (angles and scalar sums: fp64) whatever the dtype.
  *
  * Every function may be called from several threads at once, and after fork().
@@ -50,6 +51,14 @@ typedef struct keysift_view {
   int64_t row_stride;
 } keysift_view;
 
+/* A run of queries of one batch row, and the run of keys they may see. */
+typedef struct keysift_piece {
+  int64_t row;
+  int64_t query, queries; /* the first one, and how many */
+  int64_t key, keys;
+  int64_t offset; /* position of the first query minus that of the first key */
+} keysift_piece;
+
 typedef struct keysift_problem {
   int64_t batch;
   int64_t tiles;
@@ -61,9 +70,9 @@ typedef struct keysift_problem {
   int32_t dtype;       /* of q, k, v, u and of every gradient with their shape */
   uint32_t flags;
   keysift_view q, k, v; /* raw: unit length and rotation happen inside */
-  const int64_t* q_at;    /* (batch) position of query 0; NULL: zeros */
-  const int64_t* k_at;    /* (batch) position of key 0; NULL: zeros */
-  const int64_t* k_begin; /* (batch) first key that exists, for left padding; NULL: zeros */
+  const keysift_piece* pieces; /* by row, and in a row by query and by key, none overlapping */
+  int64_t piece_count;         /* -1: each row is one piece, of this offset */
+  int64_t offset;
   const float* window;     /* (tiles) > 0 or +inf: drives the rotation */
   const float* reach;      /* (tiles) > 0 or +inf: drives the Softmask; NULL: the window */
   const float* acceptance; /* (tiles) in (0, 1] */
@@ -83,11 +92,12 @@ typedef struct keysift_gradients {
  * norm, if not NULL, gets |h| as (batch, tiles, queries) fp32. It cannot be had back from u once tanh saturates.
  * h, if not NULL, gets h as (batch, tiles, queries, value_width) fp32. With f32, u and norm are enough, because u still has
  * the direction of h to fp32 precision; with bf16 and f16 it has not, and backward is only exact to that dtype without h.
- * The result does not depend on the number of threads. */
+ * Queries that no piece holds get zeros. The result does not depend on the number of threads, and that of a piece not on
+ * the other pieces. */
 KEYSIFT_API int keysift_forward(const keysift_problem* problem, const keysift_view* u, float* norm, float* h);
 
 /* norm, and u or h, as forward wrote them (h is preferred if both are given; all may be NULL under KEYSIFT_NO_TANH);
- * du is the gradient of u.
+ * du is the gradient of u. Queries and keys that no piece holds get zeros.
  * The result is bitwise the same for any number of threads up to 16; above that, for the same number.
  * Gradients that leave the range of f16 are clamped to it. */
 KEYSIFT_API int keysift_backward(const keysift_problem* problem, const keysift_view* u, const float* norm,

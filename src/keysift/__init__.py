@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from keysift.core.errors import KeysiftError as KeysiftError
     from keysift.kernels.attend import attend as attend
     from keysift.kernels.attend import explain as explain
+    from keysift.kernels.positions import Positions as Positions
     from keysift.kernels.weights import weights as weights
     from keysift.mechanisms.spec import MECHANISMS as MECHANISMS
     from keysift.mechanisms.spec import Mechanism as Mechanism
@@ -44,6 +45,7 @@ _PARTS = ("data", "lens")
 _MENU = {
     "attend": "keysift.kernels.attend",
     "explain": "keysift.kernels.attend",
+    "Positions": "keysift.kernels.positions",
     "weights": "keysift.kernels.weights",
     "MECHANISMS": "keysift.mechanisms",
     "register": "keysift.mechanisms",

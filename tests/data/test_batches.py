@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import keysift
 from keysift.data import Batches, build
+from keysift.data.batches import Batch
 from keysift.data.corpus import Split
 from keysift.data.order import permute
 from tests.data.test_shards import of
@@ -63,7 +64,7 @@ def test_tokens_are_those_of_the_split(split: Split) -> None:
     whole = split.read(0, split.tokens).astype(np.int64)
     batch = Batches(split, context=T, batch_size=5, seed=1).batch(2)
     assert batch.inputs.dtype == batch.targets.dtype == torch.int64
-    assert (batch.segments, batch.positions, batch.keep) == (None, None, None)
+    assert batch.positions is None
     for row, inputs, targets in zip(batch.rows, batch.inputs, batch.targets, strict=True):
         assert inputs.tolist() == whole[row * T : row * T + T].tolist()
         assert targets.tolist() == whole[row * T + 1 : row * T + T + 1].tolist()
@@ -105,7 +106,15 @@ def test_every_choice_changes_the_stream_hash(split: Split) -> None:
     assert Batches(split, context=T, batch_size=4).stream_hash == stream()
 
 
-def test_segments_by_eye(tmp_path: Path) -> None:
+def seen(batch: Batch) -> torch.Tensor:
+    """B T T, true where query and key are of one document."""
+    assert batch.positions is not None
+    together = batch.positions.same_document(slice(None), slice(None))
+    assert together is not None
+    return together[:, 0]
+
+
+def test_documents_by_eye(tmp_path: Path) -> None:
     corpus = build(of(["ab", "c", "defghi"]), "bytes", tmp_path / "c", show=False)
     batches = Batches(corpus.split("train", 0), context=5, batch_size=2, shuffle=False, isolate=True)
     batch = batches.batch(0)
@@ -113,33 +122,31 @@ def test_segments_by_eye(tmp_path: Path) -> None:
     end, none = 256, -100
     assert batch.inputs.tolist() == [[a, b, end, c, end], [d, e, f, g, h]]
     assert batch.targets.tolist() == [[b, end, none, end, none], [e, f, g, h, i]]
-    assert batch.segments is not None
     assert batch.positions is not None
-    assert batch.keep is not None
-    assert batch.segments.tolist() == [[0, 0, 0, 1, 1], [0, 0, 0, 0, 0]]
-    assert batch.positions.tolist() == [[0, 1, 2, 0, 1], [0, 1, 2, 3, 4]]
-    assert batch.keep[0, 0].int().tolist() == [
+    assert batch.positions.at is not None
+    assert batch.positions.at[:, 0].tolist() == [[0, 1, 2, 0, 1], [0, 1, 2, 3, 4]]
+    assert seen(batch)[0].int().tolist() == [
         [1, 1, 1, 0, 0],
         [1, 1, 1, 0, 0],
         [1, 1, 1, 0, 0],
         [0, 0, 0, 1, 1],
         [0, 0, 0, 1, 1],
     ]
-    assert batch.keep.shape == (2, 1, 5, 5)
 
 
-def test_segments_are_the_documents(split: Split) -> None:
+def test_documents_are_those_of_the_text(split: Split) -> None:
     batches = Batches(split, context=T, batch_size=batches_of(split), shuffle=False, isolate=True)
     batch = batches.batch(0)
-    assert batch.segments is not None
     assert batch.positions is not None
-    for inputs, segments, positions in zip(batch.inputs, batch.segments, batch.positions, strict=True):
-        segment = position = 0
+    assert batch.positions.at is not None
+    for inputs, together, positions in zip(batch.inputs, seen(batch), batch.positions.at[:, 0], strict=True):
+        begin = 0
         for t in range(T):
-            assert (int(segments[t]), int(positions[t])) == (segment, position)
-            position += 1
+            assert int(positions[t]) == t - begin
+            end = next((x for x in range(t, T) if inputs[x] == 256), T - 1)
+            assert together[t].nonzero().flatten().tolist() == list(range(begin, end + 1))
             if inputs[t] == 256:
-                segment, position = segment + 1, 0
+                begin = t + 1
 
 
 def batches_of(split: Split) -> int:
@@ -147,18 +154,17 @@ def batches_of(split: Split) -> int:
 
 
 def test_no_attention_across_documents(split: Split) -> None:
-    """With keep, changing one document of a sequence changes no output in another; without, it does."""
+    """With positions, changing one document of a sequence changes no output in another; without, it does."""
     batch = Batches(split, context=T, batch_size=8, seed=2, isolate=True).batch(0)
-    assert batch.segments is not None
-    row = int(batch.segments.amax(1).argmax())
-    other = batch.segments[row] != 0
+    row = int((~seen(batch)[:, 0]).sum(1).argmax())
+    other = ~seen(batch)[row, 0]
     assert other.any()
     x = torch.randn(8, 1, T, 4, dtype=torch.float64)
     changed = x.clone()
     changed[row, :, ~other] += 1
-    for keep, same in ((batch.keep, True), (None, False)):
-        one = keysift.attend("softmax", x, x, x, keep=keep)
-        two = keysift.attend("softmax", changed, changed, changed, keep=keep)
+    for positions, same in ((batch.positions, True), (None, False)):
+        one = keysift.attend("softmax", x, x, x, positions=positions)
+        two = keysift.attend("softmax", changed, changed, changed, positions=positions)
         assert torch.equal(one[row, 0, other], two[row, 0, other]) == same
 
 
@@ -174,8 +180,12 @@ def test_whole_documents_by_eye(tmp_path: Path) -> None:
 
     assert [shown(row) for row in batch.inputs.tolist()] == ["ab.cde", "f.ghij", "kl...."]
     assert [shown(row) for row in batch.targets.tolist()] == ["b._de.", "._hij.", "l.____"]
-    assert batch.segments is not None
-    assert batch.segments.tolist() == [[0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 1, 1]]
+    assert batch.positions is not None
+    assert batch.positions.pieces is not None
+    runs = [tuple(piece[:3]) for piece in batch.positions.pieces.tolist()]
+    assert runs == [(0, 0, 3), (0, 3, 3), (1, 0, 2), (1, 2, 4), (2, 0, 3)], "padding is no document"
+    assert not seen(batch)[2, 3:].any()
+    assert not seen(batch)[2, :, 3:].any()
     with refuses("a document of 5 tokens, and whole documents must fit .* use a context of 4 or more"):
         Batches(corpus.split("train", 0), context=3, batch_size=1, whole=True)
 
@@ -205,12 +215,12 @@ def _documents(row: list[int]) -> list[list[int]]:
 
 def test_moved_to_a_device(split: Split) -> None:
     batch = Batches(split, context=T, batch_size=2, isolate=True).batch(0).to("meta")
-    assert {
-        tensor.device.type
-        for tensor in (batch.inputs, batch.targets, batch.segments, batch.positions)
-        if tensor is not None
-    } == {"meta"}
-    assert Batches(split, context=T, batch_size=2).batch(0).to("cpu").segments is None
+    assert batch.positions is not None
+    moved = (batch.inputs, batch.targets, batch.positions.at, batch.positions.document, batch.positions.key_document)
+    assert {tensor.device.type for tensor in moved if tensor is not None} == {"meta"}
+    assert batch.positions.pieces is not None
+    assert batch.positions.pieces.device.type == "cpu"
+    assert Batches(split, context=T, batch_size=2).batch(0).to("cpu").positions is None
 
 
 def test_refusals(split: Split) -> None:

@@ -27,13 +27,12 @@ def test_isolated_documents_are_learned_alone(tiny: TrainConfig, tmp_path: Path)
             layer.scalars.s_r.fill_(2.0)  # open: a key of another document would be accepted
         together = float(validation.summed_loss(model, batch))
         alone = 0.0
-        assert batch.segments is not None
-        for row in range(2):
-            for segment in batch.segments[row].unique():
-                at = batch.segments[row] == segment
-                part = Batch(inputs=batch.inputs[row, at][None], targets=batch.targets[row, at][None], rows=(row,))
-                alone += float(validation.summed_loss(model, part))
-        mixed = float(validation.summed_loss(model, replace(batch, segments=None)))
-    assert len(batch.segments.unique()) > 3
+        assert batch.positions is not None
+        assert batch.positions.pieces is not None
+        for row, first, count, *_ in batch.positions.pieces.tolist():
+            inputs, targets = (x[row : row + 1, first : first + count] for x in (batch.inputs, batch.targets))
+            alone += float(validation.summed_loss(model, Batch(inputs=inputs, targets=targets, rows=(row,))))
+        mixed = float(validation.summed_loss(model, replace(batch, positions=None)))
+    assert len(batch.positions.pieces) > 3
     assert together == pytest.approx(alone, rel=1e-5)
     assert together != pytest.approx(mixed, rel=1e-5)

@@ -56,9 +56,9 @@ FAULTS = [
     ),
     Fault(
         "causal mask aligned top-left",
-        "kernels/call.py",
-        "torch.arange(s - t, s, device=q.device)",
-        "torch.arange(t, device=q.device)",
+        "kernels/positions.py",
+        "first=start + keys - queries",
+        "first=start",
         ATTEND,
         "stands_on_the_last_key",
     ),

@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from keysift.kernels.positions import Positions
 from keysift.mechanisms import screening
 from keysift.models import language, presets
 from keysift.nn import cache as caches
 from keysift.nn import embedding, read, scalars, store, tile
 from keysift.nn.inference import Inference
-from tests.models import checks, test_cache
+from tests.models import checks, test_cache, test_documents
 from tests.models.checks import TINY, opened, tokens_for
 from tests.models.counts import TABLE
 
@@ -25,6 +26,10 @@ Patch = pytest.MonkeyPatch
 
 def short_steps() -> None:
     checks.cache_matches_forward(opened(TINY, windows=(2.5, 6.0, 9.3)), (7, 1, 1, 4))
+
+
+def steps_past_the_rings() -> None:
+    checks.cache_matches_forward(opened(TINY, windows=(2.5, 6.0, 9.3)), (12, 1, 1, 4))
 
 
 def oracle() -> None:
@@ -40,43 +45,63 @@ def mipe_without_pi(patch: Patch) -> None:
     patch.setattr(screening, "mipe_rate", lambda window: rate(window) / math.pi)
 
 
+def moved(patch: Patch, change: Callable[[Tensor], Tensor]) -> None:
+    """Positions of queries and keys changed before anything reads them; runs are then no runs any more."""
+    placed = language._placed
+
+    def wrong(tokens: Tensor, given: Positions | None, keep: Tensor | None) -> Positions:
+        right = placed(tokens, given, keep)
+        return Positions.explicit(change(right.of_queries(tokens.device)), change(right.of_keys(tokens.device)))
+
+    patch.setattr(language, "_placed", wrong)
+
+
 def positions_wrapped(patch: Patch) -> None:
     """Modulo a training length of 6 that the text passes."""
-    place = language._positions
-    patch.setattr(language, "_positions", lambda tokens, keep, start: place(tokens, keep, start) % 6)
+    moved(patch, lambda at: at % 6)
 
 
 def positions_in_bf16(patch: Patch) -> None:
-    place = language._positions
+    moved(patch, lambda at: at.bfloat16().long())
 
-    def rounded(tokens: Tensor, keep: Tensor | None, start: int) -> Tensor:
-        return place(tokens, keep, start).bfloat16().long()
 
-    patch.setattr(language, "_positions", rounded)
+def reading_at(patch: Patch, change: Callable[[Positions], Positions]) -> None:
+    attend = read.attend
+
+    def wrong(mechanism: object, q: Tensor, k: Tensor, v: Tensor, *, positions: Positions, **rest: object) -> object:
+        return attend(mechanism, q, k, v, positions=change(positions), **rest)
+
+    patch.setattr(read, "attend", wrong)
 
 
 def mask_in_bf16(patch: Patch) -> None:
     """Which key lies before the query is decided on rounded positions; the angles stay exact."""
-    attend = read.attend
-
-    def leaking(
-        mechanism: object, q: Tensor, k: Tensor, v: Tensor, *, at: Tensor, key_at: Tensor, **rest: object
-    ) -> object:
-        return attend(mechanism, q, k, v, at=at.bfloat16().long(), key_at=key_at.bfloat16().long(), **rest)
-
-    patch.setattr(read, "attend", leaking)
+    device = torch.device("cpu")
+    reading_at(
+        patch,
+        lambda right: Positions.explicit(
+            right.of_queries(device).bfloat16().long(), right.of_keys(device).bfloat16().long()
+        ),
+    )
 
 
 def causal_mask_top_left(patch: Patch) -> None:
     """With fewer queries than keys the first query stands on the first key."""
-    attend = read.attend
+    reading_at(patch, lambda right: dataclasses.replace(right, first=right.key_first))
 
-    def aligned(
-        mechanism: object, q: Tensor, k: Tensor, v: Tensor, *, at: Tensor, key_at: Tensor, **rest: object
-    ) -> object:
-        return attend(mechanism, q, k, v, at=at - at.min() + key_at.clamp_min(0).min(), key_at=key_at, **rest)
 
-    patch.setattr(read, "attend", aligned)
+def documents_forgotten(patch: Patch) -> None:
+    """Packed documents see each other, on every backend."""
+    reading_at(patch, lambda right: Positions.counted(right.queries, right.keys))
+
+
+def pieces_one_key_short(patch: Patch) -> None:
+    """The last key of each document is lost to the kernel that reads in pieces."""
+    reading_at(patch, lambda right: dataclasses.replace(right, pieces=_shorter(right.pieces)))
+
+
+def _shorter(pieces: Tensor | None) -> Tensor | None:
+    return None if pieces is None else pieces - torch.tensor([0, 0, 0, 0, 1, 0])
 
 
 def no_gradient_for(name: str) -> Callable[[Patch], None]:
@@ -94,8 +119,8 @@ def no_gradient_for(name: str) -> Callable[[Patch], None]:
 def residual_projected(patch: Patch) -> None:
     """Only the part of dx orthogonal to x is added."""
 
-    def forward(self: tile.Layer, x: Tensor, span: object, store: object) -> Tensor:
-        dx = self.tiles(x, span, store)
+    def forward(self: tile.Layer, x: Tensor, reading: object, store: object) -> Tensor:
+        dx = self.tiles(x, reading, store)
         along = (dx * x).sum(-1, keepdim=True) / x.square().sum(-1, keepdim=True)
         return x + dx - along * x
 
@@ -152,25 +177,40 @@ def window_off_by_one(patch: Patch) -> None:
 def ring_read_as_it_lies(patch: Patch) -> None:
     """Slots in their own order, although the text has gone round."""
 
-    def unturned(self: store.Store, end: int) -> store.Held:
-        width = min(self.widest, end)
-        return store.Held(self._held(width).entries, None, end - width)
+    in_order = store.Store._in_order
+
+    def unturned(self: store.Store, lengths: list[int]) -> store.InOrder:
+        right = in_order(self, lengths)
+        lying = in_order(self, [min(length, self.widest) for length in lengths])
+        return dataclasses.replace(right, entries=lying.entries)
 
     patch.setattr(store.Store, "_in_order", unturned)
 
 
 def ragged_rows_called_even(patch: Patch) -> None:
-    measure = caches.Cache._measure
+    patch.setattr(store.Append, "even", True)
 
-    def wrong(self: caches.Cache) -> None:
-        measure(self)
-        self._even = True
 
-    patch.setattr(caches.Cache, "_measure", wrong)
+def padding_counted(patch: Patch) -> None:
+    """Padding takes a position, so rows stand where their columns do."""
+    masked = Positions.masked
+
+    def wrong(keep: Tensor, *, start: object = 0) -> Positions:
+        right = masked(keep, start=start)
+        if right.at is None:
+            return right
+        at = right.at + (~keep).sum(1)[:, None, None] * (torch.arange(keep.shape[1]) % 2)
+        return dataclasses.replace(right, at=at, pieces=None)
+
+    patch.setattr(Positions, "masked", wrong)
 
 
 def padded_rows() -> None:
     test_cache.test_left_padding((test_cache.multiscreen(), Inference()))
+
+
+def packed_documents() -> None:
+    test_documents.check(opened(dataclasses.replace(TINY, vocab_size=11)))
 
 
 def ring_too_short(patch: Patch) -> None:
@@ -213,8 +253,11 @@ FAULTS: list[tuple[Callable[[Patch], None], Callable[[], None]]] = [
     (expansion_of_every_window, swe_at_the_training_length),
     (window_off_by_one, oracle),
     (ring_too_short, short_steps),
-    (ring_read_as_it_lies, short_steps),
+    (ring_read_as_it_lies, steps_past_the_rings),
     (ragged_rows_called_even, padded_rows),
+    (padding_counted, padded_rows),
+    (documents_forgotten, packed_documents),
+    (pieces_one_key_short, packed_documents),
     (wrong_counts, documented_counts),
 ]
 

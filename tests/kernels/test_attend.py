@@ -8,6 +8,7 @@ from torch import Tensor
 
 import keysift
 from keysift.kernels.attend import BACKENDS, Choice, attend, explain, only
+from keysift.kernels.positions import Positions
 from keysift.mechanisms import MECHANISMS
 from keysift.mechanisms.spec import Mechanism
 from tests.refusals import refuses
@@ -41,8 +42,8 @@ def test_keep_is_the_same_as_leaving_keys_out(mechanism: Mechanism) -> None:
     q, k, v = inputs(mechanism, t=3, s=6)
     keep = torch.tensor([True, False, True, True, False, True])
     at, key_at = torch.arange(5, 8), torch.arange(6)
-    masked = attend(mechanism, q, k, v, keep=keep, at=at, key_at=key_at)
-    shorter = attend(mechanism, q, k[:, :, keep], v[:, :, keep], at=at, key_at=key_at[keep])
+    masked = attend(mechanism, q, k, v, keep=keep, positions=Positions.explicit(at, key_at))
+    shorter = attend(mechanism, q, k[:, :, keep], v[:, :, keep], positions=Positions.explicit(at, key_at[keep]))
     torch.testing.assert_close(masked, shorter, rtol=1e-5, atol=1e-6)
 
 
@@ -110,12 +111,14 @@ def test_half_precision_only_carries(mechanism: Mechanism, dtype: torch.dtype) -
 def test_positions_may_be_given(mechanism: Mechanism) -> None:
     q, k, v = inputs(mechanism, t=3, s=6)
     at, key_at = torch.arange(3, 6), torch.arange(6)
-    torch.testing.assert_close(attend(mechanism, q, k, v, at=at, key_at=key_at), attend(mechanism, q, k, v))
+    given = attend(mechanism, q, k, v, positions=Positions.explicit(at, key_at))
+    torch.testing.assert_close(given, attend(mechanism, q, k, v), rtol=1e-5, atol=1e-6)
+    counted = attend(mechanism, q, k, v, positions=Positions.counted(3, 6))
+    assert torch.equal(counted, attend(mechanism, q, k, v))
     # In any order of keys, one batch row at a time, one head at a time.
     shuffled = torch.randperm(6)
-    got = attend(
-        mechanism, q, k[:, :, shuffled], v[:, :, shuffled], at=at.expand(2, 1, 3), key_at=shuffled.expand(2, 4, 6)
-    )
+    positions = Positions.explicit(at.expand(2, 1, 3), shuffled.expand(2, 4, 6))
+    got = attend(mechanism, q, k[:, :, shuffled], v[:, :, shuffled], positions=positions)
     torch.testing.assert_close(got, attend(mechanism, q, k, v), rtol=1e-5, atol=1e-6)
 
 

@@ -8,6 +8,7 @@ import torch
 import keysift
 from keysift.kernels.attend import BACKENDS, Backend, attend, explain
 from keysift.kernels.native import Code, Reason
+from keysift.kernels.positions import Positions
 from keysift.kernels.weights import weights
 from keysift.mechanisms.rules import Pointwise
 from keysift.mechanisms.spec import Mechanism, Per, Scalar, find
@@ -48,8 +49,8 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     (r"got q on cpu and keep on meta", {"keep": torch.ones(6, dtype=torch.bool, device="meta")}),
     (r"got q on cpu and bias on meta", {"bias": torch.zeros(6, device="meta")}),
     (
-        r"got q on cpu and key_at on meta",
-        {"at": torch.arange(3, 6), "key_at": torch.arange(6, device="meta")},
+        r"got q on cpu and positions.key_at on meta",
+        {"positions": Positions.explicit(torch.arange(3), torch.arange(6, device="meta"))},
     ),
     (
         r"got q on cpu and window on meta",
@@ -95,13 +96,12 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     (r"alpha_entmax needs alpha > 1 and <= 2, got 1;", {"mechanism": "alpha_entmax", "scalars": {"alpha": 1.0}}),
     (r"alpha_entmax needs alpha > 1 and <= 2, got 2.1;", {"mechanism": "alpha_entmax", "scalars": {"alpha": 2.1}}),
     (r"window must broadcast to H = 4, got 3", {"mechanism": "screening", "scalars": {"window": torch.ones(3)}}),
-    (r"at and key_at are given together or not at all, got only one", {"at": torch.arange(3)}),
+    (r"the call and positions must agree in number of queries, got 3 and 4", {"positions": Positions.counted(4, 6)}),
+    (r"the call and positions must agree in number of keys, got 6 and 3", {"positions": Positions.counted(3)}),
     (
-        r"at must hold int64 positions, got torch.float32; bf16 cannot tell 598 from 599",
-        {"at": torch.rand(3), "key_at": torch.arange(6)},
+        r"positions.at must broadcast to B H T = 1x4x3, got 1x2x3",
+        {"positions": Positions.explicit(torch.zeros(1, 2, 3, dtype=torch.int64), torch.arange(6))},
     ),
-    (r"key_at must broadcast to B H S = 1x4x6, got 5", {"at": torch.arange(3), "key_at": torch.arange(5)}),
-    (r"at and T must agree in length, got 1 and 3", {"at": torch.arange(1), "key_at": torch.arange(6)}),
     (r"no backend is called 'fast'", {"backend": "fast"}),
 ]
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from keysift.kernels import blockwise, dense
 from keysift.kernels.attend import attend, explain
+from keysift.kernels.positions import Positions
 from keysift.mechanisms import MECHANISMS, find
 from keysift.mechanisms.spec import Mechanism, Promise
 from tests.kernels.agreement import no_worse_than_plain
@@ -51,7 +52,7 @@ def test_agrees_under_masks_and_positions(mechanism: Mechanism) -> None:
     no_worse_than_plain(mechanism, tensors, backend="blockwise", keep=keep)
     no_worse_than_plain(mechanism, tensors, backend="blockwise", keep=torch.rand(40) > 0.3)
     at, key_at = torch.randint(0, 90, (2, 1, 20)), torch.randint(0, 60, (2, 4, 40))
-    no_worse_than_plain(mechanism, tensors, backend="blockwise", at=at, key_at=key_at)
+    no_worse_than_plain(mechanism, tensors, backend="blockwise", positions=Positions.explicit(at, key_at))
     if mechanism.takes_bias:
         bias = torch.randn(4, 20, 40).masked_fill(torch.rand(4, 20, 40) > 0.8, -math.inf)
         no_worse_than_plain(mechanism, tensors, backend="blockwise", bias=bias)

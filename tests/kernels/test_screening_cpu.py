@@ -14,6 +14,7 @@ from torch import Tensor
 
 from keysift.kernels import native, screening_cpu
 from keysift.kernels.attend import attend, explain
+from keysift.kernels.positions import Positions
 from keysift.mechanisms.screening import SCREENING, prepare_unturned
 from tests.kernels.agreement import answers, no_worse_than_plain
 from tests.machine import needs_kernel
@@ -113,14 +114,13 @@ def test_fewer_or_more_queries_than_keys(t: int, s: int) -> None:
 
 @pytest.mark.parametrize("start", [0, 255, 4095, 131_071, 10_000_000])
 def test_positions_far_out(start: int) -> None:
-    at, key_at = torch.arange(start + 20, start + 40), torch.arange(start, start + 40)
-    agrees(given(20, 40, window=[3.5, 70.0]), at=at, key_at=key_at)
+    agrees(given(20, 40, window=[3.5, 70.0]), positions=Positions.counted(20, 40, start=start))
 
 
 def test_every_batch_row_at_its_own_position() -> None:
-    at = torch.tensor([[30], [1000]]) + torch.arange(20)
-    key_at = torch.tensor([[10], [975]]) + torch.arange(40)
-    agrees(given(20, 40, window=[3.5, 70.0]), at=at[:, None], key_at=key_at[:, None])
+    """As in a cache of rows of 40 and 33 tokens, of which the last 20 are new."""
+    tokens = Positions.padded([0, 0], 20, start=[30, 1000])
+    agrees(given(20, 40, window=[3.5, 70.0]), positions=tokens.seeing([10, 987], [40, 33], 40))
 
 
 def test_grouped_heads() -> None:
@@ -206,9 +206,9 @@ def test_torch_knows_the_operator() -> None:
     tensors = {name: value.float() for name, value in given(20, 20, window=[9.0, 30.0]).items()}
     for tensor in tensors.values():
         tensor.requires_grad_()
-    at = torch.zeros(2, dtype=torch.int64)
-    arguments = (*(tensors[n] for n in ("q", "k", "v", "window", "window", "acceptance")), at, at, 0)
-    torch.library.opcheck(torch.ops.keysift.screening.default, arguments, rtol=1e-4, atol=1e-5)
+    six = tuple(tensors[n] for n in ("q", "k", "v", "window", "window", "acceptance"))
+    for pieces in (None, Positions.packed([[7, 13], [4]], 20).pieces):
+        torch.library.opcheck(torch.ops.keysift.screening.default, (*six, pieces, 0, 0), rtol=1e-4, atol=1e-5)
 
 
 def test_compiles_whole_forward_and_backward() -> None:
@@ -234,8 +234,11 @@ def test_is_chosen_and_says_why_not() -> None:
         "torch.float64 is not supported": explain("screening", *(q.double(),) * 3),
         "it computes screening, not softmax": explain("softmax", q, q, q),
         "it computes screening, not screening+value_gate": explain("screening+value_gate", q, q, q),
-        "positions are not consecutive, or differ from head to head": explain(
-            "screening", q, q, q, at=torch.arange(8), key_at=torch.arange(8).flip(0)
+        "positions were given one by one, not as runs that count up": explain(
+            "screening", q, q, q, positions=Positions.explicit(torch.arange(8), torch.arange(8))
+        ),
+        "queries and keys are more than 6e+17 positions apart": explain(
+            "screening", q, q, q, positions=replace(Positions.counted(8), first=2**62)
         ),
     }
     for reason, choice in reasons.items():

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from keysift.kernels.attend import attend
+from keysift.kernels.positions import Positions
 from keysift.kernels.weights import weights
 from keysift.mechanisms import parts, screening
 
@@ -49,8 +50,7 @@ def test_rotation_is_pi_times_gamma_over_the_window_for_each_step() -> None:
             k,
             k,
             scalars={"window": w, "acceptance": 0.9},
-            at=torch.tensor([at]),
-            key_at=torch.tensor([key_at]),
+            positions=Positions.explicit(torch.tensor([at]), torch.tensor([key_at])),
             return_weights=True,
         )[1].item()
         assert expected > 1e-3
@@ -64,7 +64,7 @@ def test_shifting_all_positions_changes_nothing(window: float, by: int) -> None:
     at = torch.arange(9)
     scalars = {"window": window, "acceptance": 0.9}
     here = attend("screening", q, k, v, scalars=scalars)
-    there = attend("screening", q, k, v, scalars=scalars, at=at + by, key_at=at + by)
+    there = attend("screening", q, k, v, scalars=scalars, positions=Positions.explicit(at + by, at + by))
     torch.testing.assert_close(there, here, rtol=2e-5, atol=2e-6)
 
 
@@ -154,9 +154,16 @@ def test_any_chunking_is_the_whole(window: float, start: int) -> None:
     q, k, v = (near(2, 2, 9, seed=seed).float() for seed in range(3))
     at = start + torch.arange(9)
     scalars = {"window": window, "acceptance": 0.9}
-    whole = attend("screening", q, k, v, scalars=scalars, at=at, key_at=at)
+    whole = attend("screening", q, k, v, scalars=scalars, positions=Positions.explicit(at, at))
     parts_ = [
-        attend("screening", q[:, :, a:b], k[:, :, :b], v[:, :, :b], scalars=scalars, at=at[a:b], key_at=at[:b])
+        attend(
+            "screening",
+            q[:, :, a:b],
+            k[:, :, :b],
+            v[:, :, :b],
+            scalars=scalars,
+            positions=Positions.explicit(at[a:b], at[:b]),
+        )
         for a, b in ((0, 1), (1, 2), (2, 6), (6, 9))
     ]
     torch.testing.assert_close(torch.cat(parts_, dim=2), whole, rtol=1e-5, atol=1e-6)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from keysift.kernels.positions import Positions
 from keysift.models.language import LanguageModel
 from keysift.models.multiscreen import Multiscreen, MultiscreenConfig
 from keysift.models.transformer import Transformer, TransformerConfig
@@ -55,6 +56,11 @@ def shaken(config: TransformerConfig, seed: int = 0) -> Transformer:
 def tokens_for(model: LanguageModel, batch: int, length: int, seed: int = 1) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, model.config.vocab_size, (batch, length), generator=generator)
+
+
+def from_(start: int, tokens: Tensor) -> Positions:
+    """Every row counts on from `start`."""
+    return Positions.counted(tokens.shape[1], start=start)
 
 
 def is_open(model: LanguageModel, tokens: Tensor, at_least: float = 0.1, **options: Any) -> None:
@@ -106,7 +112,7 @@ def multiscreen_matches_oracle(
         start=start,
     )
     assert count.share > 0.4, f"only {count.share:.1%} of the pairs are open"
-    _agree(model, model(tokens, start=start, inference=chosen)[0], theirs, state, seed)
+    _agree(model, model(tokens, positions=from_(start, tokens), inference=chosen)[0], theirs, state, seed)
 
 
 def transformer_matches_oracle(
@@ -127,7 +133,7 @@ def transformer_matches_oracle(
         factor=factor,
         start=start,
     )
-    ours = model(tokens, start=start, inference=Inference(rope_factor=factor))[0]
+    ours = model(tokens, positions=from_(start, tokens), inference=Inference(rope_factor=factor))[0]
     _agree(model, ours, theirs, state, seed)
 
 
@@ -149,7 +155,7 @@ def cache_matches_forward(
 ) -> None:
     """Any chunking of a text through a cache gives the logits of one forward."""
     tokens = tokens_for(model, batch, sum(chunks), seed)
-    full = model(tokens, start=start, inference=inference)
+    full = model(tokens, positions=from_(start, tokens), inference=inference)
     cache = model.cache(batch, start=start, inference=inference)
     pieces = [model(piece, cache=cache) for piece in tokens.split(chunks, dim=1)]
     close(torch.cat(pieces, dim=1), full)
@@ -200,7 +206,7 @@ def positions_matter(at: tuple[int, ...] = (1, 2, 5, 300)) -> None:
     moved = False
     for start in at:
         with trace(model, "*.relevance") as turned, trace(still, "*.relevance") as plain:
-            model(tokens, start=start), still(tokens, start=start)
+            model(tokens, positions=from_(start, tokens)), still(tokens, positions=from_(start, tokens))
         a, b = turned["layers.0.tiles.relevance"], plain["layers.0.tiles.relevance"]
         q, k = (torch.nn.functional.normalize(p, dim=-1) for p in _first_queries_and_keys(model, tokens))
         angle = math.pi * gamma / w

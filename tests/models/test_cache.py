@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from keysift.kernels.attend import only
+from keysift.kernels.positions import Positions
 from keysift.mechanisms import MECHANISMS, find, register
 from keysift.mechanisms.rules import RowMap
 from keysift.mechanisms.spec import Promise
@@ -121,7 +122,7 @@ def test_left_padding(either: Either) -> None:
     pieces = [model(tokens[:, :6], keep=keep[:, :6], cache=cache), model(tokens[:, 6:], keep=keep[:, 6:], cache=cache)]
     pieces += [model(later[:, :3], cache=cache), *(model(later[:, i : i + 1], cache=cache) for i in range(3, 8))]
     cached = torch.cat(pieces, 1)
-    assert cache.seen_B.tolist() == [length + 8 for length in lengths]
+    assert cache.lengths == [length + 8 for length in lengths]
     for row, (text, length) in enumerate(zip(texts, lengths, strict=True)):
         alone = model(text[None], inference=inference)[0]
         close(full[row, 14 - length :], alone)
@@ -237,7 +238,7 @@ def test_memory() -> None:
             grown.append(cache.nbytes)
         sizes.append(grown)
     entries = 3 + 6 + 10 + 1
-    per_entry = (TINY.key_width + TINY.value_width) * 4 + 8
+    per_entry = (TINY.key_width + TINY.value_width) * 4
     assert sizes[0] == [TINY.depth * entries * per_entry] * 4
     assert sizes[1][-1] > sizes[1][0]
 
@@ -269,12 +270,38 @@ def test_refusals() -> None:
     tokens = tokens_for(model, 2, 4)
     with refuses("cache holds 2 rows, got tokens for 1"):
         model(tokens[:1], cache=cache)
-    with refuses("made for one start"):
-        model(tokens, cache=cache, start=3)
-    with refuses("made for one start"):
+    with refuses("a cache counts on from its own; leave keep and cache out, or positions"):
+        model(tokens, cache=cache, positions=Positions.counted(4, start=3))
+    with refuses("made for one set of inference choices"):
         model(tokens, cache=cache, inference=SWE)
     with refuses("int64 row numbers"):
         cache.select(torch.tensor([0.0]))
+    with refuses(r"holds rows 0 to 1, got \[0, 2\]"):
+        cache.select(torch.tensor([0, 2]))
+    with refuses(r"holds rows 0 to 1, got \[-1\]"):
+        cache.select(torch.tensor([-1]))
+    with refuses("repeated at least once, got 0"):
+        cache.repeat(0)
+    for spare, batch in ((-1, 2), (0, -1)):
+        with refuses(f"from 0 on, got {batch} and {spare}"):
+            model.cache(batch, spare=spare)
+
+
+@torch.no_grad()
+def test_what_is_refused_changes_nothing() -> None:
+    """A refused select or crop leaves every layer as it was."""
+    model = shaken(dataclasses.replace(SMALL, mechanism=("screening", "softmax")))
+    text = tokens_for(model, 2, 9)
+    cache = model.cache(2)
+    model(text[:, :8], cache=cache)
+    with refuses("holds rows 0 to 1"):
+        cache.select(torch.tensor([0, 1, 2]))
+    for counts in (torch.tensor([1]), torch.tensor([1, 1, 1]), torch.tensor([[1], [1]]), torch.tensor([1.0, 1.0])):
+        with refuses("crop takes one number, or an int64 one for each of 2 rows"):
+            cache.crop(counts)
+    assert cache.lengths == [8, 8]
+    assert {store.batch for store in cache.stores} == {2}
+    close(model(text[:, 8:], cache=cache), model(text)[:, 8:])
 
 
 def test_no_gradient_flows_into_the_past() -> None:
@@ -289,13 +316,22 @@ def test_no_gradient_flows_into_the_past() -> None:
 
 @needs_kernel
 @torch.no_grad()
-def test_even_rows_are_decoded_by_the_compiled_kernel() -> None:
-    """Rings of different lengths included; rows of different lengths are left to the torch backends."""
-    model, tokens = multiscreen(), tokens_for(multiscreen(), 2, 20)
-    cache = model.cache(2)
-    with only("screening_cpu"):
-        pieces = [model(piece, cache=cache) for piece in tokens.split([7, *(1,) * 6, 5, 1, 1], dim=1)]
-    close(torch.cat(pieces, 1), model(tokens))
-    keep = torch.tensor([[True], [False]])
-    with only("screening_cpu"), refuses("a keep mask was given"):
-        model(tokens[:, :1], keep=keep, cache=cache)
+def test_rows_are_decoded_by_the_compiled_kernel() -> None:
+    """Rings of different lengths and rows of different lengths, prompts padded on the left, rows that pause."""
+    model, tokens = multiscreen(), tokens_for(multiscreen(), 3, 24)
+    cache = model.cache(3)
+    rows: list[list[int]] = [[], [], []]
+    padding = [(2, 0, 6), (0, 0, 3), *((0, row == 1, row == 2) for row in range(4)), (1, 0, 2), (0, 0, 0)]
+    for length, pads in zip((7, 5, 1, 1, 1, 1, 3, 1), padding, strict=True):
+        piece = tokens[:, :length]
+        keep = torch.arange(length) >= torch.tensor([int(pad) for pad in pads])[:, None]
+        with only("screening_cpu"):
+            out = model(piece, keep=keep, cache=cache)
+        tokens = tokens.roll(-length, dims=1)
+        for number, row in enumerate(rows):
+            row += piece[number][keep[number]].tolist()
+            real = int(keep[number].sum())
+            if real:
+                close(out[number, -real:], model(torch.tensor([row]))[0, -real:])
+    assert cache.lengths == [len(row) for row in rows]
+    assert len(set(cache.lengths)) == 3

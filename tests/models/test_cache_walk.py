@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from keysift.core.errors import UnsupportedError
+from keysift.kernels.positions import Positions
 from keysift.models.language import LanguageModel
 from keysift.models.transformer import TransformerConfig
 from keysift.nn.inference import Inference
@@ -28,7 +29,7 @@ def subject(draw: random.Random) -> tuple[LanguageModel, Inference]:
 @pytest.mark.parametrize("seed", range(12))
 @torch.no_grad()
 def test_a_walk(seed: int, even: bool) -> None:
-    """Even rows have one length all the way, and are read in order; ragged ones by the index of each entry."""
+    """Even rows have one length all the way; ragged ones differ and pause, each token for itself."""
     draw = random.Random(seed)
     model, inference = subject(draw)
     spare = draw.choice([0, 3])
@@ -56,7 +57,8 @@ def test_a_walk(seed: int, even: bool) -> None:
             row += tokens[number][keep[number]].tolist()
             fresh = int(keep[number].sum())
             if fresh:
-                full = model(torch.tensor([row]), start=cache.start, inference=inference)
+                positions = Positions.counted(len(row), start=cache.start)
+                full = model(torch.tensor([row]), positions=positions, inference=inference)
                 close(out[number][keep[number]], full[0, -fresh:])
-        assert cache.seen_B.tolist() == [len(row) for row in rows]
+        assert cache.lengths == [len(row) for row in rows]
     assert sum(map(len, rows)) > 10

@@ -188,7 +188,9 @@ def test_mipe_turns_by_pi() -> None:
 def test_shifting_all_positions_changes_nothing() -> None:
     model = opened(TINY).double()
     tokens = tokens_for(model, 1, 12)
-    torch.testing.assert_close(model(tokens), model(tokens, start=131_000), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        model(tokens), model(tokens, positions=checks.from_(131_000, tokens)), rtol=1e-9, atol=1e-9
+    )
 
 
 def test_padding_is_neither_seen_nor_counted() -> None:

@@ -66,8 +66,8 @@ def test_the_accumulation_step_that_broke_is_found(
     forward = Tiles.forward
     first = streams(prepare(tiny.data), tiny)[0].batch(0, 0, 2).inputs
 
-    def breaks(self: Tiles, x_BTD: torch.Tensor, span: Any, store: Any) -> torch.Tensor:
-        out = forward(self, x_BTD, span, store)
+    def breaks(self: Tiles, x_BTD: torch.Tensor, reading: Any, store: Any) -> torch.Tensor:
+        out = forward(self, x_BTD, reading, store)
         return out * torch.nan if self is seen[0] and torch.equal(told[-1], first) else out
 
     told: list[torch.Tensor] = []

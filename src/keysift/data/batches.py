@@ -21,6 +21,7 @@ from torch import Tensor
 from keysift.core.errors import DataError, RangeError
 from keysift.data.corpus import Split
 from keysift.data.order import permute
+from keysift.kernels.positions import Positions
 
 IGNORE = -100  # what torch's cross_entropy leaves out of the loss
 
@@ -29,29 +30,18 @@ IGNORE = -100  # what torch's cross_entropy leaves out of the loss
 class Batch:
     """Inputs and targets, B T in int64; a target is -100 where nothing is to be predicted.
 
-    With isolation, `segments` numbers the documents of a row and `positions` counts from the start of each.
+    With isolation, `positions` count from the start of each document, and no document sees another.
     """
 
     inputs: Tensor
     targets: Tensor
     rows: tuple[int, ...]  # numbers of the sequences in the split, to name a batch in a diagnosis
-    segments: Tensor | None = None
-    positions: Tensor | None = None
-
-    @property
-    def keep(self) -> Tensor | None:
-        """B 1 T T, true where query and key are of one document; causality is the mechanism's own affair."""
-        if self.segments is None:
-            return None
-        return (self.segments[:, :, None] == self.segments[:, None, :])[:, None]
+    positions: Positions | None = None
 
     def to(self, device: torch.device | str) -> Self:
-        def move(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else tensor.to(device, non_blocking=True)
-
         inputs, targets = self.inputs.to(device, non_blocking=True), self.targets.to(device, non_blocking=True)
-        segments, positions = move(self.segments), move(self.positions)
-        return type(self)(inputs=inputs, targets=targets, rows=self.rows, segments=segments, positions=positions)
+        positions = None if self.positions is None else self.positions.to(device)
+        return type(self)(inputs=inputs, targets=targets, rows=self.rows, positions=positions)
 
 
 class Batches:
@@ -116,12 +106,15 @@ class Batches:
         targets[torch.from_numpy(~real[:, 1:])] = IGNORE
         if not self.isolate:
             return Batch(inputs=inputs, targets=targets, rows=names)
-        marks = [self._segments(row) for row in names]
-        segments = torch.from_numpy(np.stack([segment for segment, _ in marks]))
-        positions = torch.from_numpy(np.stack([position for _, position in marks]))
-        # The first token of a document cannot be told from the end of another.
-        targets[segments[:, 1:] != segments[:, :-1]] = IGNORE
-        return Batch(inputs=inputs, targets=targets, rows=names, segments=segments[:, :-1], positions=positions[:, :-1])
+        lengths = []
+        for number, row in enumerate(names):
+            begins = self.split.begins(*self._stretch(row))
+            # The first token of a document cannot be told from the end of another.
+            targets[number, begins[begins > 0] - 1] = IGNORE
+            held = min(self.context, int(real[number].sum()))
+            lengths.append(np.diff(np.append(begins[begins < held], held)).tolist())
+        positions = Positions.packed(lengths, self.context)
+        return Batch(inputs=inputs, targets=targets, rows=names, positions=positions)
 
     def _stretch(self, row: int) -> tuple[int, int]:
         """The tokens of a sequence, its last target included."""
@@ -135,14 +128,6 @@ class Batches:
         tokens = np.full(self.context + 1, self.split.corpus.index.end_id, np.int64)
         tokens[: len(held)] = held
         return tokens, np.arange(self.context + 1) < len(held)
-
-    def _segments(self, row: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Documents and positions in them; padding is a document of its own."""
-        segments, positions = self.split.segments(*self._stretch(row))
-        missing = self.context + 1 - len(segments)
-        return np.pad(segments, (0, missing), constant_values=segments[-1] + 1), np.concatenate(
-            [positions, np.arange(missing)]
-        )
 
     def _order(self, numbers: np.ndarray[tuple[int], np.dtype[np.int64]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         epochs, within = np.divmod(numbers, self.sequences)

@@ -180,12 +180,10 @@ class Split:
             start, run = here, run + 1
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def segments(self, start: int, stop: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """For tokens [start, stop): which document of the reading each belongs to, and its position there."""
-        at = np.arange(start, stop)
-        document = np.searchsorted(self._ends, at, side="right")
-        begins = np.where(document > 0, self._ends[document - 1], 0)
-        return document - document[0], at - np.maximum(begins, start)
+    def begins(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """Where the documents of tokens [start, stop) begin, counted from start; a cut one begins at 0."""
+        inside = self._ends[np.searchsorted(self._ends, start, "right") : np.searchsorted(self._ends, stop, "left")]
+        return np.concatenate(([0], inside - start))
 
 
 def open_corpus(path: Path, verify: Verify = "once") -> Corpus:

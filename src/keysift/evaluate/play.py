@@ -14,6 +14,7 @@ from torch import Tensor
 from keysift.evaluate.context import SITE
 from keysift.evaluate.play_record import Case, Dial, Playable, Playground, Preset, PresetCase, Scene
 from keysift.kernels.attend import attend
+from keysift.kernels.positions import Positions
 from keysift.kernels.weights import weights
 from keysift.mechanisms import MECHANISMS
 from keysift.mechanisms.spec import Mechanism, Promise, Scalar
@@ -198,19 +199,18 @@ def _scene(*, query: float, second: float, window: float, acceptance: float, lam
     position = 11
     q = _arrows([query, second])
     k, v = _arrows(angles)[None, None], torch.tensor(values, dtype=torch.float64)[None, None]
-    at, key_at = torch.tensor([position]), torch.tensor(positions)
+    at = Positions.explicit(torch.tensor([position]), torch.tensor(positions))
     outputs = {
-        "softmax": attend("softmax", q[None, None, :1], k, v, at=at, key_at=key_at, scale=sharpness),
+        "softmax": attend("softmax", q[None, None, :1], k, v, positions=at, scale=sharpness),
         "differential_v2": attend(
-            "differential_v2", q[None, :, None], k, v, at=at, key_at=key_at, scale=sharpness, scalars={"lam": lam}
+            "differential_v2", q[None, :, None], k, v, positions=at, scale=sharpness, scalars={"lam": lam}
         ),
         "screening": attend(
             "screening",
             q[None, None, :1],
             k,
             v,
-            at=at,
-            key_at=key_at,
+            positions=at,
             scalars={"window": window, "acceptance": acceptance},
         ),
     }

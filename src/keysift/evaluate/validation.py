@@ -24,8 +24,7 @@ class Processes(Protocol):
 
 def summed_loss(model: torch.nn.Module, batch: Batch) -> Tensor:
     """Nats over all targets; the caller divides by their number, because only the caller knows the whole batch."""
-    documents = {} if batch.segments is None else {"documents": batch.segments}
-    logits_BTN = model(batch.inputs, **documents)
+    logits_BTN = model(batch.inputs, positions=batch.positions)
     return F.cross_entropy(
         logits_BTN.float().flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORE, reduction="sum"
     )

@@ -17,6 +17,7 @@ from keysift.kernels import blockwise, dense, hidden, native, screening_cpu
 from keysift.kernels import call as calls
 from keysift.kernels.call import Call, Options, Scalars
 from keysift.kernels.native import Reason
+from keysift.kernels.positions import Positions
 from keysift.mechanisms import find
 from keysift.mechanisms.spec import Mechanism
 
@@ -120,8 +121,7 @@ def attend(
     causal: bool = True,
     scale: float | None = None,
     scalars: Scalars | None = None,
-    at: Tensor | None = None,
-    key_at: Tensor | None = None,
+    positions: Positions | None = None,
     return_weights: bool = False,
     backend: str = "auto",
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -135,7 +135,7 @@ def attend(
     causal          key s is visible to query t iff it stands at or before it; the last query stands on the last key
     scale           in front of q . k, by default K^-1/2
     scalars         the mechanism's scalars as values (not raw parameters); what is left out takes its initial value
-    at, key_at      int64 positions of queries and keys, where they are not the default (a cache, left padding)
+    positions       where queries and keys stand, if not as above: packed documents, padding, a cache (see Positions)
     return_weights  also return the weights, B H T S
     backend         "auto", or a name from BACKENDS, which then runs or raises
 
@@ -152,8 +152,7 @@ def attend(
         causal=causal,
         scale=scale,
         scalars=scalars,
-        at=at,
-        key_at=key_at,
+        positions=positions,
     )
     choice = _choose(checked, backend, return_weights)
     chosen = BACKENDS.find(choice.backend)

@@ -14,6 +14,7 @@ from torch import Tensor
 from keysift.core import shapes
 from keysift.core.errors import ShapeError, UnknownNameError, UnsupportedError
 from keysift.core.registry import nearest
+from keysift.kernels.positions import Positions
 from keysift.mechanisms.rules import Visible
 from keysift.mechanisms.spec import Mechanism, Per, Site
 
@@ -30,9 +31,7 @@ class Call:
     k: Tensor
     v: Tensor
     heads: int
-    at: Tensor
-    key_at: Tensor
-    counted: bool  # positions were not given: they count up to the last key
+    positions: Positions
     causal: bool
     keep: Tensor | None
     bias: Tensor | None
@@ -40,19 +39,21 @@ class Call:
     scalars: Mapping[str, Tensor]
 
     @property
-    def consecutive(self) -> bool:
-        """Whether positions go up by one, alike in every head."""
-        if self.counted:
-            return True
-        # Looking at values would break a compiled graph.
-        if torch.compiler.is_compiling() or self.at.shape[1] > 1 or self.key_at.shape[1] > 1:
-            return False
-        return all(bool((x.diff(dim=-1) == 1).all()) for x in (self.at, self.key_at))
+    def at(self) -> Tensor:
+        """Positions of the queries, broadcastable to B H T."""
+        return self.positions.of_queries(self.q.device)
+
+    @property
+    def key_at(self) -> Tensor:
+        return self.positions.of_keys(self.q.device)
 
     def visible(self, queries: slice = slice(None), keys: slice = slice(None)) -> Visible:
         """Who sees whom in a part of the call; formed on demand, so that no backend must hold all of T x S."""
         distance = self.at[..., queries, None] - self.key_at[..., None, keys]
         seen = distance >= 0 if self.causal else torch.ones_like(distance, dtype=torch.bool)
+        together = self.positions.same_document(queries, keys)
+        if together is not None:
+            seen = seen & together
         if self.keep is not None:
             seen = seen & part(self.keep, queries, keys)
         return Visible(seen, distance)
@@ -73,8 +74,7 @@ class Options(TypedDict, total=False):
     causal: bool
     scale: float | None
     scalars: Scalars | None
-    at: Tensor | None
-    key_at: Tensor | None
+    positions: Positions | None
 
 
 def check(
@@ -88,10 +88,9 @@ def check(
     causal: bool = True,
     scale: float | None = None,
     scalars: Scalars | None = None,
-    at: Tensor | None = None,
-    key_at: Tensor | None = None,
+    positions: Positions | None = None,
 ) -> Call:
-    _one_device(q.device, {"k": k, "v": v, "keep": keep, "bias": bias, "at": at, "key_at": key_at})
+    _one_device(q.device, {"k": k, "v": v, "keep": keep, "bias": bias})
     _one_device(q.device, scalars or {})
     heads = _heads(mechanism, q, k, v)
     sizes = {"B": q.shape[0], "H": heads, "G": v.shape[1], "T": q.shape[2], "S": k.shape[2], "V": v.shape[3]}
@@ -100,8 +99,7 @@ def check(
             f"{mechanism.name} is defined for keys at or before the query, so causal=False has no meaning for it; "
             f"leave causal=True"
         )
-    counted = at is None and key_at is None
-    at, key_at = _positions(q, sizes, at, key_at)
+    positions = _positions(q, sizes, positions)
     if keep is not None:
         keep = _keep(keep, sizes)
     if bias is not None:
@@ -114,9 +112,7 @@ def check(
         k=k,
         v=v,
         heads=heads,
-        at=at,
-        key_at=key_at,
-        counted=counted,
+        positions=positions,
         causal=causal,
         keep=keep,
         bias=bias,
@@ -166,20 +162,13 @@ def _heads(mechanism: Mechanism, q: Tensor, k: Tensor, v: Tensor) -> int:
     return q.shape[1] // maps
 
 
-def _positions(q: Tensor, sizes: Mapping[str, int], at: Tensor | None, key_at: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Integer positions, by default aligned at the end: the last query stands on the last key."""
-    if at is None and key_at is None:
-        t, s = sizes["T"], sizes["S"]
-        at, key_at = torch.arange(s - t, s, device=q.device), torch.arange(s, device=q.device)
-        return at.view(1, 1, t), key_at.view(1, 1, s)
-    if at is None or key_at is None:
-        raise ShapeError("at and key_at are given together or not at all, got only one; pass both positions")
-    for name, tensor, axis in (("at", at, "T"), ("key_at", key_at, "S")):
-        if tensor.dtype != torch.int64:
-            raise ShapeError(f"{name} must hold int64 positions, got {tensor.dtype}; bf16 cannot tell 598 from 599")
-        shapes.broadcastable(name, tensor, f"BH{axis}", (sizes["B"], sizes["H"], sizes[axis]))
-        shapes.same("length", name, tensor.shape[-1] if tensor.ndim else 0, axis, sizes[axis])
-    return at.view((1,) * (3 - at.ndim) + at.shape), key_at.view((1,) * (3 - key_at.ndim) + key_at.shape)
+def _positions(q: Tensor, sizes: Mapping[str, int], positions: Positions | None) -> Positions:
+    """By default aligned at the end: the last query stands on the last key."""
+    if positions is None:
+        return Positions.counted(sizes["T"], sizes["S"])
+    for name, tensor in positions.check(sizes).items():
+        _one_device(q.device, {f"positions.{name}": tensor})
+    return positions
 
 
 def _keep(keep: Tensor, sizes: Mapping[str, int]) -> Tensor:

@@ -48,10 +48,12 @@ def mark_weights(call: Call, rows_BHT: Tensor, weights: Tensor) -> Tensor:
 
 
 def _everything_is_seen(call: Call) -> bool:
-    """Known without looking at numbers: no mask, or one query that stands on the last key."""
+    """Known without looking at numbers: no mask, and the first query stands on the last key or after it."""
     if call.keep is not None or call.mechanism.band is not None:
         return False
-    return not call.causal or (call.counted and call.q.shape[2] == 1)
+    if not call.positions.consecutive:
+        return False
+    return not call.causal or call.positions.offset >= call.k.shape[2] - 1
 
 
 def _may_look() -> bool:

@@ -37,13 +37,22 @@ class View(ctypes.Structure):
         return cls(x.data_ptr(), *x.stride()[:3])
 
 
+class Piece(ctypes.Structure):
+    """A run of queries of one row and the keys they may see, as a row of `Positions.pieces`."""
+
+    _fields_ = [(name, ctypes.c_int64) for name in ("row", "query", "queries", "key", "keys", "offset")]
+
+
 class Problem(ctypes.Structure):
     _fields_ = [
         *((n, ctypes.c_int64) for n in ("batch", "tiles", "kv_tiles", "queries", "keys", "key_width", "value_width")),
         ("dtype", ctypes.c_int32),
         ("flags", ctypes.c_uint32),
         *((name, View) for name in ("q", "k", "v")),
-        *((name, ctypes.c_void_p) for name in ("q_at", "k_at", "k_begin", "window", "reach", "acceptance")),
+        ("pieces", ctypes.c_void_p),
+        ("piece_count", ctypes.c_int64),
+        ("offset", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("window", "reach", "acceptance")),
         ("w_th", ctypes.c_float),
     ]
 
@@ -57,6 +66,7 @@ class Gradients(ctypes.Structure):
 
 STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "keysift_view": View,
+    "keysift_piece": Piece,
     "keysift_problem": Problem,
     "keysift_gradients": Gradients,
 }

@@ -17,6 +17,8 @@ from keysift.kernels.call import Call
 from keysift.kernels.native import Gradients, Problem, View
 from keysift.mechanisms import screening
 
+FARTHEST = 1 << 59  # the kernel adds positions in 64 bits
+
 
 def declines(call: Call, return_weights: bool) -> str | None:
     if _flags(call) is None:
@@ -29,8 +31,10 @@ def declines(call: Call, return_weights: bool) -> str | None:
         return f"{call.q.dtype} is not supported"
     if call.keep is not None:
         return "a keep mask was given"
-    if not call.consecutive:
-        return "positions are not consecutive, or differ from head to head"
+    if not call.positions.consecutive and call.positions.pieces is None:
+        return "positions were given one by one, not as runs that count up"
+    if abs(call.positions.offset) > FARTHEST:
+        return f"queries and keys are more than {FARTHEST:.0e} positions apart"
     return None
 
 
@@ -43,12 +47,13 @@ class Inputs(NamedTuple):
     window: Tensor
     reach: Tensor
     acceptance: Tensor
-    at: Tensor
-    key_at: Tensor
+    pieces: Tensor | None  # N 6, or each row is one piece, of this offset
+    offset: int
     flags: int
 
 
-_INPUTS = ", ".join(f"{'int' if name == 'flags' else 'Tensor'} {name}" for name in Inputs._fields)
+_TYPES = {"pieces": "Tensor?", "offset": "SymInt", "flags": "int"}
+_INPUTS = ", ".join(f"{_TYPES.get(name, 'Tensor')} {name}" for name in Inputs._fields)
 
 
 def run(call: Call) -> tuple[Tensor, None]:
@@ -56,9 +61,7 @@ def run(call: Call) -> tuple[Tensor, None]:
     assert flags is not None, "declined"
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (call.q, call.k, call.v))
     window, reach, acceptance = (call.scalars[n][:, 0, 0].contiguous() for n in ("window", "reach", "acceptance"))
-    batch = q.shape[0]
-    at, key_at = (x[:, 0, 0].expand(batch).contiguous() for x in (call.at, call.key_at))
-    inputs = Inputs(q, k, v, window, reach, acceptance, at, key_at, flags)
+    inputs = Inputs(q, k, v, window, reach, acceptance, call.positions.pieces, call.positions.offset, flags)
     learning = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, window, reach, acceptance))
     if learning or torch.compiler.is_compiling():
         return _screening(*inputs)[0], None
@@ -82,7 +85,8 @@ def _problem(x: Inputs) -> Problem:
         *(x.q.shape[0], x.q.shape[1], x.k.shape[1], x.q.shape[2], x.k.shape[2], x.q.shape[3], x.v.shape[3]),
         *(native.DTYPES[x.q.dtype], x.flags),
         *(View.of(x.q), View.of(x.k), View.of(x.v)),
-        *(x.at.data_ptr(), x.key_at.data_ptr(), None),
+        *((None, -1) if x.pieces is None else (x.pieces.data_ptr(), len(x.pieces))),
+        x.offset,
         *(x.window.data_ptr(), x.reach.data_ptr(), x.acceptance.data_ptr()),
         screening.WINDOW_THRESHOLD,
     )
@@ -151,13 +155,13 @@ def _(du: Tensor, u: Tensor, norm: Tensor, h: Tensor, *inputs: Any) -> tuple[Ten
 
 
 def _keep(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[object, ...], output: tuple[Tensor, ...]) -> None:
-    *tensors, flags = inputs
+    *tensors, offset, flags = inputs
     ctx.save_for_backward(*output, *tensors)  # type: ignore[arg-type]
-    ctx.flags = flags  # type: ignore[attr-defined]
+    ctx.rest = (offset, flags)  # type: ignore[attr-defined]
 
 
 def _differentiate(ctx: torch.autograd.function.FunctionCtx, du: Tensor, *unused: Tensor) -> tuple[Tensor | None, ...]:
-    grads = _screening_backward(du, *ctx.saved_tensors, ctx.flags)  # type: ignore[attr-defined]
+    grads = _screening_backward(du, *ctx.saved_tensors, *ctx.rest)  # type: ignore[attr-defined]
     return (*grads, None, None, None)
 
 

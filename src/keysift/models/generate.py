@@ -153,7 +153,7 @@ class Generation:
     @torch.no_grad()
     def _run(self) -> Iterator[Piece]:
         model, cache, rows = self._model, self._cache, self.rows
-        device = cache.seen_B.device
+        device = next(model.parameters()).device
         x_BD = self._read_prompts(device)
         occurs_BN = _occurring(rows, model.config.vocab_size, device)
         sampler = Sampler([row.request.sampling for row in rows])

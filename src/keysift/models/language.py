@@ -3,96 +3,92 @@
 Letters: B batch, T tokens, D model width, N vocabulary.
 """
 
-import itertools
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, TypedDict, Unpack, cast
 
 import torch
 from torch import Tensor, nn
 
 from keysift.core import shapes
 from keysift.core.errors import RangeError, ShapeError, UnsupportedError
+from keysift.kernels.positions import Positions
 from keysift.mechanisms.spec import Promise
-from keysift.nn.cache import Cache, Span
+from keysift.nn.cache import Cache, Reading
 from keysift.nn.inference import Inference
 from keysift.nn.rotary import Rotary
 from keysift.nn.scalars import Scalars
 from keysift.nn.store import Store
 
 
+class Options(TypedDict, total=False):
+    """What a model takes besides tokens; `hidden` says what each one means."""
+
+    positions: Positions | None
+    keep: Tensor | None
+    cache: Cache | None
+    inference: Inference | None
+
+
 class LanguageModel(nn.Module, ABC):
-    """Abstract: a model gives `through` (tokens to the last residual stream) and `readout` (stream to logits)."""
+    """Abstract: a model has an embedding and layers, and says how the last residual stream becomes logits."""
 
     config: Any
+    embedding: nn.Module
     layers: nn.ModuleList
-
-    @abstractmethod
-    def through(self, tokens_BT: Tensor, span: Span, stores: list[Store | None]) -> Tensor: ...
 
     @abstractmethod
     def readout(self, x_BTD: Tensor) -> Tensor: ...
 
-    def forward(
-        self,
-        tokens: Tensor,
-        *,
-        keep: Tensor | None = None,
-        start: int = 0,
-        cache: Cache | None = None,
-        inference: Inference | None = None,
-        documents: Tensor | None = None,
-    ) -> Tensor:
-        """Logits B T N for int64 tokens B T.
-
-        keep        boolean B T, False for padding: such a token is not seen, not stored and takes no position
-        start       the position of each row's first token; with a cache it is the cache's
-        cache       what came before, from `model.cache(batch)`; these tokens are added to it
-        inference   choices such as window expansion; with a cache they are the cache's
-        documents   int64 B T, rising along a row: each document is read as if it stood alone, from position 0
-        """
-        x_BTD = self.hidden(tokens, keep=keep, start=start, cache=cache, inference=inference, documents=documents)
-        return self.readout(x_BTD)
+    def forward(self, tokens: Tensor, **options: Unpack[Options]) -> Tensor:
+        """Logits B T N for int64 tokens B T, with the options of `hidden`."""
+        return self.readout(self.hidden(tokens, **options))
 
     def hidden(
         self,
         tokens: Tensor,
         *,
+        positions: Positions | None = None,
         keep: Tensor | None = None,
-        start: int = 0,
         cache: Cache | None = None,
         inference: Inference | None = None,
-        documents: Tensor | None = None,
     ) -> Tensor:
-        """The last residual stream B T D, for callers that read out only some positions."""
+        """The last residual stream B T D, for callers that read out only some positions.
+
+        positions   where the tokens stand, if not at 0, 1, 2, ...: packed documents, padding, another start
+        keep        boolean B T, False for padding: such a token is not seen, not stored and takes no position
+        cache       what came before, from `model.cache(batch)`; these tokens are added to it
+        inference   choices such as window expansion; with a cache they are the cache's
+        """
         self._check(tokens, keep)
-        if documents is not None:
-            if keep is not None or cache is not None or start != 0 or documents.shape != tokens.shape:
-                raise UnsupportedError(
-                    "documents are packed rows for training, one number for each token; leave keep, cache and start out"
-                )
-            chosen = self._can(inference or Inference())
-            # Looking at values would break a compiled graph.
-            lengths = None if torch.compiler.is_compiling() else _lengths(documents)
-            span = Span(_within(documents), None, chosen, documents_BT=documents, lengths=lengths)
-            return self.through(tokens, span, [None] * len(self.layers))
-        if cache is None:
-            chosen = self._can(inference or Inference())
-            counted = keep is None and start == 0
-            span = Span(_positions(tokens, keep, start), keep, chosen, counted=counted)
-            return self.through(tokens, span, [None] * len(self.layers))
-        if start != 0 or (inference is not None and self._can(inference) != cache.inference):
+        if positions is not None and (keep is not None or cache is not None):
             raise UnsupportedError(
-                "a cache was made for one start and one set of inference choices; "
-                "leave start and inference out, or pass them to model.cache(...)"
+                "positions say already who takes part, and a cache counts on from its own; "
+                "leave keep and cache out, or positions"
             )
-        span = cache.place(tokens, keep)
-        x_BTD = self.through(tokens, span, list(cache.stores))
-        cache.advance(span)
+        if cache is None:
+            reading = Reading(_placed(tokens, positions, keep), self._can(inference or Inference()))
+            return self.through(tokens, reading, [None] * len(self.layers))
+        if inference not in (None, cache.inference):
+            raise UnsupportedError(
+                "a cache was made for one set of inference choices; leave inference out, or pass it to model.cache(...)"
+            )
+        reading = cache.place(tokens, keep)
+        x_BTD = self.through(tokens, reading, cache.stores)
+        cache.advance(reading)
+        return x_BTD
+
+    def through(self, tokens_BT: Tensor, reading: Reading, stores: Sequence[Store | None]) -> Tensor:
+        x_BTD: Tensor = self.embedding(tokens_BT)
+        for layer, store in zip(self.layers, stores, strict=True):
+            x_BTD = layer(x_BTD, reading, store)
         return x_BTD
 
     def cache(self, batch: int, *, start: int = 0, spare: int = 0, inference: Inference | None = None) -> Cache:
         """An empty cache for `batch` rows. `spare` more entries per finite window let `crop` go that far back."""
+        if batch < 0 or spare < 0:
+            raise RangeError(f"batch and spare count rows and entries, from 0 on, got {batch} and {spare}")
         chosen = self._can(inference or Inference())
         stores = []
         for scalars in self._scalars():
@@ -102,7 +98,7 @@ class LanguageModel(nn.Module, ABC):
                     f"so nothing can be remembered for it; run the whole text with cache=None"
                 )
             stores.append(Store(scalars.reach(chosen), batch, spare))
-        return Cache(stores, batch, start=start, inference=chosen, device=next(self.parameters()).device)
+        return Cache(stores, batch, start=start, inference=chosen)
 
     def _scalars(self) -> list[Scalars]:
         return [cast(Scalars, layer.scalars) for layer in self.layers]
@@ -142,28 +138,14 @@ class LanguageModel(nn.Module, ABC):
             )
 
 
-def _positions(tokens: Tensor, keep: Tensor | None, start: int) -> Tensor:
-    if keep is None:
-        return start + torch.arange(tokens.shape[1], device=tokens.device)[None]
-    return start + keep.cumsum(1) - 1
-
-
-def _within(documents_BT: Tensor) -> Tensor:
-    """Positions counted from the first token of each document."""
-    at_BT = torch.arange(documents_BT.shape[1], device=documents_BT.device).expand_as(documents_BT)
-    first_BT: Tensor = torch.where(_begins(documents_BT), at_BT, 0).cummax(1).values
-    return at_BT - first_BT
-
-
-def _lengths(documents_BT: Tensor) -> list[int]:
-    starts = _begins(documents_BT).flatten().nonzero().flatten().tolist()
-    return [after - start for start, after in itertools.pairwise([*starts, documents_BT.numel()])]
-
-
-def _begins(documents_BT: Tensor) -> Tensor:
-    begins = torch.ones_like(documents_BT, dtype=torch.bool)
-    begins[:, 1:] = documents_BT[:, 1:] != documents_BT[:, :-1]
-    return begins
+def _placed(tokens: Tensor, positions: Positions | None, keep: Tensor | None) -> Positions:
+    if keep is not None:
+        return Positions.masked(keep)
+    batch, length = tokens.shape
+    if positions is None:
+        return Positions.counted(length)
+    positions.check({"B": batch, "H": 1, "T": length, "S": length})
+    return positions
 
 
 def count(model: nn.Module) -> int:

@@ -19,10 +19,8 @@ from keysift.core.errors import ConfigError
 from keysift.mechanisms.screening import ACCEPTANCE, SCREENING, prepare_unturned
 from keysift.mechanisms.spec import Constant, Mechanism, Site, identity
 from keysift.models.language import LanguageModel
-from keysift.nn.cache import Span
 from keysift.nn.embedding import UnitEmbedding
 from keysift.nn.rotary import Rotary, Still
-from keysift.nn.store import Store
 from keysift.nn.tile import Gate, Layer, Open, Tiles
 
 ROPE_THETA = 10_000.0
@@ -109,18 +107,14 @@ def screening(config: MultiscreenConfig) -> Mechanism:
 class Multiscreen(LanguageModel):
     """tokens B T -> logits B T N. Pass a generator to make the initial weights reproducible."""
 
+    embedding: UnitEmbedding
+
     def __init__(self, config: MultiscreenConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
         generator = generator or torch.default_generator
         self.config = config
         self.embedding = UnitEmbedding(config.vocab_size, config.width, generator)
         self.layers = nn.ModuleList(_layer(config, layer, generator) for layer in range(config.depth))
-
-    def through(self, tokens_BT: Tensor, span: Span, stores: list[Store | None]) -> Tensor:
-        x_BTD: Tensor = self.embedding(tokens_BT)
-        for layer, store in zip(self.layers, stores, strict=True):
-            x_BTD = layer(x_BTD, span, store)
-        return x_BTD
 
     def readout(self, x_BTD: Tensor) -> Tensor:
         return self.embedding.readout(x_BTD)

@@ -21,10 +21,8 @@ from keysift.mechanisms.spec import Site
 from keysift.models.language import LanguageModel
 from keysift.nn.attention import Attention
 from keysift.nn.block import NORM_EPS, Block, SwiGLU
-from keysift.nn.cache import Span
 from keysift.nn.projection import fill_normal
 from keysift.nn.rotary import Rotary, Still
-from keysift.nn.store import Store
 
 
 @config
@@ -91,12 +89,6 @@ class Transformer(LanguageModel):
         fill_normal(self.embedding.weight, config.stds[0], generator)
         self.layers = nn.ModuleList(_block(config, layer, generator) for layer in range(config.depth))
         self.norm = nn.RMSNorm(config.width, eps=NORM_EPS, elementwise_affine=False)
-
-    def through(self, tokens_BT: Tensor, span: Span, stores: list[Store | None]) -> Tensor:
-        x_BTD: Tensor = self.embedding(tokens_BT)
-        for layer, store in zip(self.layers, stores, strict=True):
-            x_BTD = layer(x_BTD, span, store)
-        return x_BTD
 
     def readout(self, x_BTD: Tensor) -> Tensor:
         logits_BTN: Tensor = self.norm(x_BTD) @ self.embedding.weight.mT

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from keysift.core.errors import ConfigError
 from keysift.mechanisms.spec import Mechanism, Site
-from keysift.nn.cache import Span
+from keysift.nn.cache import Reading
 from keysift.nn.projection import merge, projection, split
 from keysift.nn.read import Look, read
 from keysift.nn.scalars import Scalars
@@ -68,14 +68,13 @@ class Attention(nn.Module):
         self.relevance = Tap()
         self.output = Tap()
 
-    def forward(self, x_BTD: Tensor, span: Span, store: Store | None) -> Tensor:
-        factor = span.inference.rope_factor
-        q = self.turn(self.q_norm(split(self.q_proj(x_BTD), self.query_heads)), span.at_BT, factor)
-        k = self.turn(self.k_norm(split(self.k_proj(x_BTD), self.key_heads)), span.at_BT, factor)
+    def forward(self, x_BTD: Tensor, reading: Reading, store: Store | None) -> Tensor:
+        q = self.turn(self.q_norm(split(self.q_proj(x_BTD), self.query_heads)), reading)
+        k = self.turn(self.k_norm(split(self.k_proj(x_BTD), self.key_heads)), reading)
         v = split(self.v_proj(x_BTD), self.value_heads)
         q, k, v = self.q(q), self.k(k), self.v(v)
-        scalars = self.scalars(x_BTD, span.inference)
+        scalars = self.scalars(x_BTD, reading.inference)
         look = Look(self.call, self.scores, self.relevance)
-        o_BHTV = self.output(read(self.mechanism, q, k, v, scalars, span, store, look))
+        o_BHTV = self.output(read(self.mechanism, q, k, v, scalars, reading, store, look))
         y_BTD: Tensor = self.o_proj(merge(o_BHTV))
         return y_BTD

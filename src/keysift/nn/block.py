@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from keysift.nn.attention import Attention
-from keysift.nn.cache import Span
+from keysift.nn.cache import Reading
 from keysift.nn.projection import projection
 from keysift.nn.scalars import Scalars
 from keysift.nn.store import Store
@@ -45,7 +45,7 @@ class Block(nn.Module):
     def scalars(self) -> Scalars:
         return self.attention.scalars
 
-    def forward(self, x_BTD: Tensor, span: Span, store: Store | None) -> Tensor:
-        x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), span, store)
+    def forward(self, x_BTD: Tensor, reading: Reading, store: Store | None) -> Tensor:
+        x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), reading, store)
         y_BTD: Tensor = self.stream(x_BTD + self.mlp(self.mlp_norm(x_BTD)))
         return y_BTD

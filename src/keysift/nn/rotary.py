@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from keysift.core.errors import ConfigError
 from keysift.kernels.call import carrier
+from keysift.nn.cache import Reading
 
 
 class Rotary(nn.Module):
-    """Turns queries or keys by their positions, divided by `factor`."""
+    """Turns the queries and keys of new tokens by their positions, divided by `rope_factor`."""
 
     def __init__(self, width: int, theta: float) -> None:
         super().__init__()
@@ -21,10 +22,11 @@ class Rotary(nn.Module):
         self.width = width
         self.theta = theta
 
-    def forward(self, x_BHTK: Tensor, at_BT: Tensor, factor: float) -> Tensor:
+    def forward(self, x_BHTK: Tensor, reading: Reading) -> Tensor:
         half = self.width // 2
         rate_K = self.theta ** -(torch.arange(half, dtype=torch.float64, device=x_BHTK.device) / half)
-        angle_B1TK = (at_BT.double() / factor)[:, None, :, None] * rate_K
+        at_B1T = reading.positions.of_queries(x_BHTK.device)
+        angle_B1TK = (at_B1T.double() / reading.inference.rope_factor)[..., None] * rate_K
         x = x_BHTK.to(carrier(x_BHTK))
         cos, sin = angle_B1TK.cos().to(x.dtype), angle_B1TK.sin().to(x.dtype)
         x0, x1 = x[..., :half], x[..., half:]
@@ -34,5 +36,5 @@ class Rotary(nn.Module):
 class Still(nn.Module):
     """No rotation: the mechanism places keys itself, or nothing does."""
 
-    def forward(self, x_BHTK: Tensor, at_BT: Tensor, factor: float) -> Tensor:
+    def forward(self, x_BHTK: Tensor, reading: Reading) -> Tensor:
         return x_BHTK

@@ -2,10 +2,10 @@
 
 A head with reach w needs ceil(w) entries, whatever the length of the text; a head with infinite reach a store that
 doubles when it is full. Entry i of a head (its i-th token) lies in slot i mod capacity, so tiles with short windows
-never pay for the longest. Steps read a padded view of the ragged tensor; padding and dropped writes share one spare
-slot at its end, which no query may see.
+never pay for the longest. Entries are read in the order of the text. Positions a short ring has forgotten return newer
+entries; its window gives them weight zero. Writes that are dropped go to one spare slot at the end.
 
-Letters: B batch, G key heads, M slots of the largest head, T new tokens, S keys in view, X channels.
+Letters: B batch, G key heads, T new tokens, S keys in view, X channels.
 """
 
 import math
@@ -15,30 +15,31 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-EMPTY = -1
 _FIRST_ROOM = 64
 
 
-@dataclass(frozen=True)
-class Write:
-    """Where the tokens of one call belong: their index in each row, which are real, and how long each row then is."""
+@dataclass(frozen=True, eq=False)
+class Append:
+    """How long each row is before and after a call, and which of its tokens are real."""
 
-    index_BT: Tensor
-    keep_BT: Tensor
-    ends_B: Tensor
-    end: int  # of the longest row
-    start: int  # the position of index 0
-    even: bool = False  # all rows are as long before and after, so entries can be told by their order alone
+    before: list[int]
+    after: list[int]
+    keep_BT: Tensor | None  # None: all of them
+    start: int  # the position of a row's token number 0
+
+    @property
+    def even(self) -> bool:
+        """All rows have one length, before and after."""
+        return self.keep_BT is None and len(set(self.before)) <= 1
 
 
-@dataclass(frozen=True)
-class Held:
-    """Entries B G S X in view, and the index of each (B G S or B 1 S), EMPTY where nothing may be seen; or, of even
-    rows, entries in order from the index `first` on, older than a head looks back where its ring is short."""
+@dataclass(frozen=True, eq=False)
+class InOrder:
+    """Entries B G S X as the text has them: row b holds count[b] of them, from its token number first[b] on."""
 
     entries: dict[str, Tensor]
-    index: Tensor | None
-    first: int = 0
+    first: list[int]
+    count: list[int]
 
 
 class Store:
@@ -49,127 +50,140 @@ class Store:
         self.limits = [needed + spare for needed in self.needed]
         self.batch = batch
         self.entries: dict[str, Tensor] = {}
-        self.index = torch.empty(0)
         self.room = 0
         self._lay_out(torch.device("cpu"))
 
     @property
     def nbytes(self) -> int:
-        return sum(tensor.nbytes for tensor in (*self.entries.values(), self.index))
+        return sum(tensor.nbytes for tensor in self.entries.values())
 
-    def extend(self, new: Mapping[str, Tensor], write: Write) -> Held:
+    def extend(self, new: Mapping[str, Tensor], append: Append) -> InOrder:
         """Remember new entries (B G T X each) and give all that their queries may need to see."""
-        tokens = write.index_BT.shape[1]
-        self._grow(write.end, new)
-        if write.even:
-            return self._extend_even(new, write, write.end - tokens)
-        if tokens == 1 or write.end <= self.narrowest:
-            # One token overwrites only what just left its own window; before the first wrap nothing is overwritten.
-            self._put(new, write)
-            return self._held(min(self.widest, write.end))
-        old = self._held(min(self.widest, write.end - tokens))
-        assert old.index is not None
-        fresh_BT = torch.where(write.keep_BT, write.index_BT, EMPTY)
-        fresh = fresh_BT[:, None].expand(-1, old.index.shape[1], -1)
-        # Copied before the write: what is held may be a view of the slots about to be overwritten.
-        both = Held(
-            {name: torch.cat((old.entries[name], new[name]), dim=2) for name in new},
-            torch.cat((old.index, fresh), dim=2),
-        )
-        self._put(new, write)
+        some = next(iter(new.values()))
+        self._grow(max(append.after, default=0), new)
+        if some.shape[2] == 1:
+            # One token overwrites only what just left its own window.
+            self._put(new, append)
+            return self._in_order(append.after)
+        # Read before the write, which may overwrite what the first of the new tokens still see.
+        old = self._in_order(append.before)
+        both = self._joined(old, new, append)
+        self._put(new, append)
         return both
 
-    def _extend_even(self, new: Mapping[str, Tensor], write: Write, before: int) -> Held:
-        if before == 0:
-            self._put(new, write)
-            return Held(dict(new), None)
-        if write.end - before == 1:
-            self._put(new, write)
-            return self._in_order(write.end)
-        old = self._in_order(before)
-        entries = {name: torch.cat((old.entries[name], new[name]), dim=2) for name in new}
-        self._put(new, write)
-        return Held(entries, None, old.first)
+    def _joined(self, old: InOrder, new: Mapping[str, Tensor], append: Append) -> InOrder:
+        """Old entries and the real ones of the new, without a gap between them."""
+        real = [after - before for after, before in zip(append.after, append.before, strict=True)]
+        count = [a + b for a, b in zip(old.count, real, strict=True)]
+        empty = not any(old.count)
+        entries = {name: x if empty else torch.cat((old.entries[name], x), dim=2) for name, x in new.items()}
+        if append.even:
+            return InOrder(entries, old.first, count)
+        some = next(iter(new.values()))
+        tokens, device = some.shape[2], some.device
+        width = 0 if empty else next(iter(old.entries.values())).shape[2]
+        number_BS = torch.arange(max(count), device=device).expand(self.batch, -1)
+        held_B1 = torch.tensor(old.count, device=device)[:, None]
+        if append.keep_BT is None:
+            column_BT = torch.arange(tokens, device=device).expand(self.batch, -1)
+        else:
+            column_BT = (~append.keep_BT).long().argsort(dim=1, stable=True)  # the real ones first, in order
+        fresh_BS = width + column_BT.gather(1, (number_BS - held_B1).clamp(0, tokens - 1))
+        from_BS = torch.where(number_BS < held_B1, number_BS, fresh_BS)[:, None, :, None]
+        return InOrder({name: x.take_along_dim(from_BS, dim=2) for name, x in entries.items()}, old.first, count)
 
-    def _in_order(self, end: int) -> Held:
-        """The last entries up to `end`. Where a ring is shorter than the longest, what its head no longer sees stands
-        for what it has forgotten: both are out of reach."""
-        width = min(self.widest, end)
-        if self.narrowest == self.widest and end <= self.widest:
-            return Held(self._held(width).entries, None)
-        index_S = torch.arange(end - width, end, device=self.offset_G.device)
-        slot_GS = self.offset_G[:, None] + index_S % self.capacity_G[:, None]
-        return Held({name: tensor[:, slot_GS] for name, tensor in self.entries.items()}, None, end - width)
+    def _in_order(self, lengths: list[int]) -> InOrder:
+        """The last entries of each row; as many columns as the longest row has in view."""
+        longest = max(lengths, default=0)
+        width = min(self.widest, longest)
+        first = [max(0, length - width) for length in lengths]
+        count = [min(length, width) for length in lengths]
+        if self.narrowest == self.widest and longest <= self.widest:
+            heads = len(self.limits)
+            return InOrder(
+                {
+                    name: tensor[:, : self.slots].view(self.batch, heads, self.widest, -1)[:, :, :width]
+                    for name, tensor in self.entries.items()
+                },
+                first,
+                count,
+            )
+        number_S = torch.arange(width, device=self.offset_G.device)
+        if len(set(first)) == 1:
+            slot_GS = self.offset_G[:, None] + (first[0] + number_S) % self.capacity_G[:, None]
+            return InOrder({name: tensor[:, slot_GS] for name, tensor in self.entries.items()}, first, count)
+        first_B = torch.tensor(first, device=number_S.device)[:, None, None]
+        slot_BGS = self.offset_G[:, None] + (first_B + number_S) % self.capacity_G[:, None]
+        row_B = torch.arange(self.batch, device=number_S.device)[:, None, None]
+        return InOrder({name: tensor[row_B, slot_BGS] for name, tensor in self.entries.items()}, first, count)
 
-    def _put(self, new: Mapping[str, Tensor], write: Write) -> None:
-        index_B1T = write.index_BT[:, None]
-        capacity_G1 = self.capacity_G[:, None]
-        lasting = write.keep_BT[:, None] & (index_B1T >= write.ends_B[:, None, None] - capacity_G1)
-        slot_BGT = torch.where(lasting, self.offset_G[:, None] + index_B1T % capacity_G1, self.slots)
-        slot_BX = slot_BGT.flatten(1)
-        self.index.scatter_(1, slot_BX, torch.where(lasting, index_B1T, EMPTY).flatten(1))
+    def _put(self, new: Mapping[str, Tensor], append: Append) -> None:
+        device, tokens = self.offset_G.device, next(iter(new.values())).shape[2]
+        if append.even:
+            end = append.after[0] if append.after else 0
+            # A head keeps the last of the new tokens, as many as its ring holds; all heads are written at once.
+            lasting = min(tokens, self.widest)
+            index_T = torch.arange(end - lasting, end, device=device)
+            slot_GT = self.offset_G[:, None] + index_T % self.capacity_G[:, None]
+            if lasting > self.narrowest:
+                slot_GT = torch.where(index_T >= end - self.capacity_G[:, None], slot_GT, self.slots)
+            for name, tensor in new.items():
+                entries = self.entries[name]
+                flat = tensor.detach()[:, :, tokens - lasting :].flatten(1, 2).to(entries.dtype)
+                entries.index_copy_(1, slot_GT.flatten(), flat)
+            return
+        before_B, after_B = (torch.tensor(x, device=device) for x in (append.before, append.after))
+        if append.keep_BT is None:
+            index_BT = before_B[:, None] + torch.arange(tokens, device=device)
+            real = torch.ones_like(index_BT, dtype=torch.bool)
+        else:
+            real = append.keep_BT
+            index_BT = before_B[:, None] + real.cumsum(1) - 1
+        lasting_BGT = real[:, None] & (index_BT[:, None] >= after_B[:, None, None] - self.capacity_G[:, None])
+        slot_BGT = self.offset_G[:, None] + index_BT[:, None] % self.capacity_G[:, None]
+        slot_BX = torch.where(lasting_BGT, slot_BGT, self.slots).flatten(1)
         for name, tensor in new.items():
             flat = tensor.detach().flatten(1, 2).to(self.entries[name].dtype)
             self.entries[name].scatter_(1, slot_BX[..., None].expand_as(flat), flat)
-
-    def _held(self, width: int) -> Held:
-        if self.narrowest == self.widest:
-            heads = len(self.limits)
-            entries = {
-                name: tensor[:, : self.slots].view(self.batch, heads, self.widest, -1)[:, :, :width]
-                for name, tensor in self.entries.items()
-            }
-            return Held(entries, self.index[:, None, :width])
-        table_GS = self.table_GM[:, :width]
-        return Held({name: tensor[:, table_GS] for name, tensor in self.entries.items()}, self.index[:, table_GS])
 
     def _grow(self, end: int, new: Mapping[str, Tensor]) -> None:
         """Double the room until `end` fits; rings at their limit keep their size and their slots."""
         some = next(iter(new.values()))
         if not self.entries:
-            self.index = torch.full((self.batch, 1), EMPTY, device=some.device)
             self.entries = {n: t.new_zeros(self.batch, 1, t.shape[3]) for n, t in new.items()}
             self._lay_out(some.device)
         if end <= self.room or self.full_grown:
             return
-        old_table, old_slots = self.table_GM, self.slots
+        old_capacity, old_offset = self.capacity_G, self.offset_G
         self.room = max(_FIRST_ROOM, end, 2 * self.room)
         self._lay_out(some.device)
-        from_X = old_table.flatten()
-        to_X = self.table_GM[:, : old_table.shape[1]].flatten()
-        real = from_X < old_slots
-        from_X, to_X = from_X[real], to_X[real]
-        self.index = self._moved(self.index, EMPTY, from_X, to_X)
-        self.entries = {name: self._moved(tensor, 0.0, from_X, to_X) for name, tensor in self.entries.items()}
+        # No ring below its limit has wrapped, so every entry keeps its slot within its head.
+        head = torch.arange(len(self.limits), device=some.device).repeat_interleave(old_capacity)
+        within = torch.arange(len(head), device=some.device) - old_offset[head]
+        to_X = self.offset_G[head] + within
+        self.entries = {name: self._moved(tensor, to_X) for name, tensor in self.entries.items()}
 
-    def _moved(self, old: Tensor, empty: float, from_X: Tensor, to_X: Tensor) -> Tensor:
-        grown = old.new_full((self.batch, self.slots + 1, *old.shape[2:]), empty)
-        return grown.index_copy_(1, to_X, old.index_select(1, from_X))
+    def _moved(self, old: Tensor, to_X: Tensor) -> Tensor:
+        grown = old.new_zeros(self.batch, self.slots + 1, old.shape[2])
+        return grown.index_copy_(1, to_X, old[:, : len(to_X)])
 
     def _lay_out(self, device: torch.device) -> None:
         capacity = [int(min(limit, self.room)) for limit in self.limits]
         self.full_grown = all(c == limit for c, limit in zip(capacity, self.limits, strict=True))
+        self.capacity = capacity
         self.narrowest, self.widest, self.slots = min(capacity), max(capacity), sum(capacity)
         self.capacity_G = torch.tensor(capacity, device=device)
         self.offset_G = self.capacity_G.cumsum(0) - self.capacity_G
-        within_M = torch.arange(self.widest, device=device)
-        self.table_GM = torch.where(within_M < self.capacity_G[:, None], self.offset_G[:, None] + within_M, self.slots)
 
-    def holds_back_to(self, length_B: Tensor) -> bool:
-        """Whether rows cut to `length_B` would still hold every key their next query looks at."""
+    def holds_back_to(self, length: int, longest: int) -> bool:
+        """Whether a row that once was `longest` and is cut to `length` holds every key its next query looks at."""
         if not self.entries:
             return True
-        index_BGM = self.index[:, self.table_GM]
-        needed_G = torch.tensor([n - 1 for n in self.needed], dtype=torch.float64, device=length_B.device)
-        lowest_BG = (length_B[:, None] - needed_G).clamp_min(0)
-        inside = (index_BGM >= lowest_BG[..., None]) & (index_BGM < length_B[:, None, None])
-        return bool((inside.sum(-1) == length_B[:, None] - lowest_BG).all())
-
-    def crop(self, length_B: Tensor) -> None:
-        self.index = torch.where(self.index < length_B[:, None], self.index, EMPTY)
+        return all(
+            max(0, length - needed + 1) >= min(length, longest - capacity)
+            for needed, capacity in zip(self.needed, self.capacity, strict=True)
+        )
 
     def select(self, rows: Tensor) -> None:
         self.batch = len(rows)
-        if self.entries:
-            self.index = self.index.index_select(0, rows)
-            self.entries = {name: tensor.index_select(0, rows) for name, tensor in self.entries.items()}
+        self.entries = {name: tensor.index_select(0, rows.to(tensor.device)) for name, tensor in self.entries.items()}

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from keysift.mechanisms.spec import Mechanism, Site
-from keysift.nn.cache import Span
+from keysift.nn.cache import Reading
 from keysift.nn.projection import merge, projection, split
 from keysift.nn.read import Look, read
 from keysift.nn.scalars import Scalars
@@ -82,13 +82,13 @@ class Tiles(nn.Module):
         self.screened = Tap()
         self.gate = Tap()
 
-    def forward(self, x_BTD: Tensor, span: Span, store: Store | None) -> Tensor:
+    def forward(self, x_BTD: Tensor, reading: Reading, store: Store | None) -> Tensor:
         q, k, v = (split(project(x_BTD), self.heads) for project in (self.q_proj, self.k_proj, self.v_proj))
-        q, k = (self.turn(x, span.at_BT, span.inference.rope_factor) for x in (q, k))
+        q, k = self.turn(q, reading), self.turn(k, reading)
         q, k, v = self.q(q), self.k(k), self.v(v)
-        scalars = self.scalars(x_BTD, span.inference)
+        scalars = self.scalars(x_BTD, reading.inference)
         look = Look(self.call, self.scores, self.relevance)
-        u_BHTV = self.screened(read(self.mechanism, q, k, v, scalars, span, store, look))
+        u_BHTV = self.screened(read(self.mechanism, q, k, v, scalars, reading, store, look))
         gated = u_BHTV * self.gate(self.gating(x_BTD)) * self.s_O.exp()[:, None, None]
         dx_BTD: Tensor = self.o_proj(merge(gated))
         return dx_BTD
@@ -106,6 +106,6 @@ class Layer(nn.Module):
     def scalars(self) -> Scalars:
         return self.tiles.scalars
 
-    def forward(self, x_BTD: Tensor, span: Span, store: Store | None) -> Tensor:
-        y_BTD: Tensor = self.stream(x_BTD + self.tiles(x_BTD, span, store))
+    def forward(self, x_BTD: Tensor, reading: Reading, store: Store | None) -> Tensor:
+        y_BTD: Tensor = self.stream(x_BTD + self.tiles(x_BTD, reading, store))
         return y_BTD
