@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +12,17 @@ from keysift.cli.main import _main
 from keysift.cli.sweep import Args as sweep_args
 from keysift.cli.sweep import run as sweep_verb
 from keysift.cli.train import defaults
-from keysift.core.config import from_dict
+from keysift.models.arch import MultiscreenArch
+from keysift.models.kinds import empty
+from keysift.models.language import count
+from keysift.models.presets import PRESETS
 from keysift.runs.metrics import read
 from keysift.runs.summary import summary
 from keysift.sweep.plan import points
-from keysift.train.build import empty, model_config
 from keysift.train.config import TrainConfig, resolve
+from keysift.train.config_file import read_toml
+from keysift.train.settings import apply
+from keysift.train.setup import model_config
 from keysift.train.trackers import open_tracker
 from tests.refusals import refuses
 from tests.train.conftest import cache, corpus  # noqa: F401
@@ -39,7 +43,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
 def test_train_resume_runs_and_generate(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
     run = tmp_path / "runs" / "first"
     file = tmp_path / "own.toml"
-    file.write_text(f'data = "{corpus}"\nsteps = 9\nevery = 2\n')
+    file.write_text(f'data = "{corpus}"\nsteps = 9\nsave_every = 2\n')
     call("train", "--config", file, *SMALL, "--steps", 3, "--out", run)
     said = capsys.readouterr().err
     assert "training: multiscreen with" in said
@@ -93,28 +97,45 @@ def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "latin.toml").write_bytes(b'sample_prompt = "\xe9"')
     with refuses("is not TOML"):
         defaults([f"--config={tmp_path / 'latin.toml'}"])
-    (tmp_path / "unknown.toml").write_text("rat = 0.1")
-    with refuses("TrainConfig has no field 'rat'; did you mean 'rate'"):
+    (tmp_path / "unknown.toml").write_text("lrr = 0.1")
+    with refuses("no setting is called 'lrr'; did you mean 'lr'"):
         defaults([f"--config={tmp_path / 'unknown.toml'}"])
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_recipes_describe_models(path: Path) -> None:
-    config = from_dict(TrainConfig, tomllib.loads(path.read_text()))
-    shape = model_config(config, 257)
-    assert type(empty(shape)).__name__.lower() == config.arch
-    if not path.stem.startswith("cpu"):
-        paper = from_dict(TrainConfig, {**tomllib.loads(path.read_text()), "steps": 2**16})
-        assert paper.batch_tokens * paper.steps == 2**38  # type: ignore[operator]
-        assert (paper.rate or 0) > 0
-        assert resolve(paper, 10).warmup == 2**12
+    config = read_toml(path)
+    assert type(empty(model_config(config, 257))).__name__.lower() == config.arch
+
+
+@pytest.mark.parametrize(
+    ("preset", "lr"),
+    [
+        *((f"multiscreen-psi{psi}", 2**-4) for psi in (8, 16, 32, 48, 64)),
+        *(("transformer-8m", 1e-3), ("transformer-45m", 1e-3), ("transformer-353m", 3e-4), ("transformer-1.3b", 2e-4)),
+    ],
+)
+def test_the_papers_recipe_for_every_size(preset: str, lr: float) -> None:
+    """Section 4 of the paper, by one file and a preset."""
+    paper = apply(read_toml(RECIPES[0].parent / "paper.toml"), {"preset": preset})
+    assert paper.batch_tokens * (paper.steps or 0) == 2**38
+    resolved = resolve(paper, PRESETS.find(preset).counts()[0])
+    assert (resolved.lr, resolved.warmup, resolved.context) == (lr, 2**12, 4096)
+    assert (resolved.weight_decay, resolved.clip) == ((0.0, 0.0) if paper.arch == "multiscreen" else (0.1, 1.0))
+
+
+def test_the_two_small_recipes_are_comparable() -> None:
+    first, second = (read_toml(RECIPES[0].parent / f"cpu-{name}.toml") for name in ("two-minutes", "softmax"))
+    sizes = [count(empty(model_config(config, 257))) for config in (first, second)]
+    assert sizes[1] / sizes[0] == pytest.approx(1, abs=0.1)
+    assert replace(first, model=second.model) == second
 
 
 @pytest.mark.slow
 def test_sweep(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
-    words = ("sweep", "--over", "rate=0.01,1e30", "arch=transformer", "--out", tmp_path / "sweep", "--data", corpus)
+    words = ("sweep", "--over", "lr=0.01,1e30", "--arch", "transformer", "--out", tmp_path / "sweep", "--data", corpus)
     sizes = ("--depth", 1, "--heads", 1, "--width", 8, "--context", 16, "--batch-tokens", 32, "--sample-tokens", 0)
-    rest = (*sizes, "--steps", 6, "--every", 3, "--processes", 2, "--clip", 0, "--warmup", 0, "--val-sequences", 2)
+    rest = (*sizes, "--steps", 6, "--save-every", 3, "--processes", 2, "--clip", 0, "--warmup", 0, "--val-sequences", 2)
     call(*words, *rest)
     results = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
     assert [one["state"] for one in results] == ["finished", "diverged"]
@@ -127,13 +148,13 @@ def test_sweep(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 def test_points_of_a_sweep() -> None:
     base = TrainConfig(steps=2)
-    assert list(points(base, (), ("seed=0,1", "rate=0.5"))) == ["seed=0_rate=0.5", "seed=1_rate=0.5"]
-    listed = points(base, ("psi=3 rate=0.5", "arch=transformer depth=1 heads=1 width=8"), ("seed=0,1",))
-    assert [(c.arch, c.psi, c.rate, c.width, c.seed) for c in listed.values()] == [
-        ("multiscreen", 3, 0.5, None, 0),
-        ("multiscreen", 3, 0.5, None, 1),
-        ("transformer", None, None, 8, 0),
-        ("transformer", None, None, 8, 1),
+    assert list(points(base, (), ("seed=0,1", "lr=0.5"))) == ["seed=0_lr=0.5", "seed=1_lr=0.5"]
+    listed = points(base, ("psi=3 lr=0.5", "arch=transformer depth=1 heads=1 width=8"), ("seed=0,1",))
+    assert [(c.arch, c.model.depth, c.lr, c.model.width, c.seed) for c in listed.values()] == [
+        ("multiscreen", 3, 0.5, 9, 0),
+        ("multiscreen", 3, 0.5, 9, 1),
+        ("transformer", 1, None, 8, 0),
+        ("transformer", 1, None, 8, 1),
     ]
     assert next(iter(points(base, ("data=a/b.txt",), ()))) == "data=a-b.txt", "a name is one folder"
 
@@ -143,7 +164,7 @@ def test_a_sweep_refuses(tmp_path: Path) -> None:
     with refuses("add --steps"):
         points(TrainConfig(minutes=1.0), (), ("seed=0",))
     for axis in ("seed", "seed=", "sead=1"):
-        with refuses("a setting is written field=value, an axis field=value,value"):
+        with refuses("a setting is written name=value, an axis name=value,value"):
             points(base, (), (axis,))
     with refuses("seed=0 is asked for twice"):
         points(base, (), ("seed=0,0",))
@@ -155,13 +176,15 @@ def test_a_sweep_refuses(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_that_fails_leaves_the_others_alone(corpus: Path, tmp_path: Path) -> None:  # noqa: F811
-    base = TrainConfig(psi=2, context=16, batch_tokens=32, steps=2, sample_tokens=0, val_sequences=2)
+    base = TrainConfig(
+        model=MultiscreenArch.psi(2), context=16, batch_tokens=32, steps=2, sample_tokens=0, val_sequences=2
+    )
     each = (f"data={tmp_path / 'nothing'}", f"data={corpus}")
     with refuses("1 of 2 runs failed .*no file matches.*; the others are kept"):
         sweep_verb(sweep_args(each=each, out=tmp_path / "sweep", train=base))
     results = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
     assert [one["state"] for one in results] == ["failed", "finished"]
-    for change, word in (({"context": 8}, "context 16, not 8"), ({"psi": None}, "psi 2, not None")):
+    for change, word in (({"context": 8}, "context 16, not 8"), ({"model": MultiscreenArch.psi(3)}, "depth 2, not 3")):
         with refuses(f"was made with {word}; choose another --out"):
             sweep_verb(sweep_args(each=each, out=tmp_path / "sweep", train=replace(base, **change)))
     with refuses("has made 2 steps, more than the 1 asked for"):

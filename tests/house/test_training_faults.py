@@ -15,6 +15,7 @@ from torch import Tensor
 
 from keysift.data import batches as data
 from keysift.evaluate import validation
+from keysift.models.arch import TransformerArch
 from keysift.runs import checkpoint, directory, metrics
 from keysift.train import loop, optimizer, shards, state
 from keysift.train.config import TrainConfig
@@ -171,7 +172,7 @@ def _resumed(**fields: Any) -> Test:
 
 def _plain(**fields: Any) -> Test:
     def check(tiny: TrainConfig, tmp_path: Path) -> None:  # noqa: F811
-        test_loop.test_the_loop_is_plain_training(tiny, tmp_path, {"rate": 1e-3, **fields})
+        test_loop.test_the_loop_is_plain_training(tiny, tmp_path, {"lr": 1e-3, **fields})
 
     return check
 
@@ -185,7 +186,7 @@ def _left_over(tiny: TrainConfig, tmp_path: Path, corpus: Path) -> None:  # noqa
     test_checkpoint.test_what_a_killed_process_left_is_swept_away(test_checkpoint.made(corpus, tmp_path / "run"))
 
 
-TRANSFORMER = {"arch": "transformer", "psi": None, "depth": 1, "heads": 2, "width": 8}
+TRANSFORMER = {"model": TransformerArch(depth=1, heads=2, width=8)}
 resumed, averaged, plain = _resumed(), _resumed(ema=0.9), _plain()
 clipped, decayed = _plain(**TRANSFORMER, clip=0.1), _plain(weight_decay=5.0)
 

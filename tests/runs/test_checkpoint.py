@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from keysift.core.errors import KeysiftError
+from keysift.models.arch import MultiscreenArch
 from keysift.runs import checkpoint, layout
 from keysift.runs.directory import Run
 from keysift.runs.metrics import cut, last, read
@@ -27,8 +28,8 @@ def finished(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made(corpus: Path, run: Path) -> Path:
-    fields = {"context": 16, "batch_tokens": 32, "steps": 4, "every": 2, "val_sequences": 2, "sample_tokens": 0}
-    train(TrainConfig(psi=2, data=str(corpus), **fields), run, show=False)  # type: ignore[arg-type]
+    fields = {"context": 16, "batch_tokens": 32, "steps": 4, "save_every": 2, "val_sequences": 2, "sample_tokens": 0}
+    train(TrainConfig(model=MultiscreenArch.psi(2), data=str(corpus), **fields), run, show=False)  # type: ignore[arg-type]
     return run
 
 

@@ -26,9 +26,9 @@ from tests.train.in_process import distance, go, losses
 
 
 def test_retention(tiny: TrainConfig, tmp_path: Path) -> None:
-    run = go(replace(tiny, every=2, keep_last=1, keep_every=6, keep_best=False), tmp_path / "run")
+    run = go(replace(tiny, save_every=2, keep_last=1, keep_every=6, keep_best=False), tmp_path / "run")
     assert layout.steps(run / "checkpoints") == [6, 12]
-    rising = replace(tiny, every=2, keep_last=1, rate=8.0, warmup=0)
+    rising = replace(tiny, save_every=2, keep_last=1, lr=8.0, warmup=0)
     run = go(rising, tmp_path / "rising")
     values = {line["step"]: line["val_loss"] for line in read(run / "metrics.jsonl") if "val_loss" in line}
     best = min(values, key=lambda step: values[step])

@@ -27,7 +27,7 @@ AXES = ("seed=0,1,2",)
 def start(config: TrainConfig, out: Path) -> subprocess.Popen[str]:
     """Like a user: the base config as flags, in a process group of its own."""
     flags = ["--psi", "2", "--data", config.data, "--context", "16", "--batch-tokens", "64", "--micro-tokens", "32"]
-    flags += ["--steps", str(config.steps), "--every", "5", "--val-sequences", "4", "--sample-tokens", "0"]
+    flags += ["--steps", str(config.steps), "--save-every", "5", "--val-sequences", "4", "--sample-tokens", "0"]
     command = [sys.executable, "-m", "keysift", "sweep", "--over", *AXES, "--out", str(out), *flags]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment()
@@ -36,7 +36,7 @@ def start(config: TrainConfig, out: Path) -> subprocess.Popen[str]:
 
 @pytest.fixture
 def base(tiny: TrainConfig) -> TrainConfig:
-    return replace(tiny, steps=60, every=5, sample_tokens=0)
+    return replace(tiny, steps=60, save_every=5, sample_tokens=0)
 
 
 def wait_for(run: Path, step: int) -> None:
@@ -94,7 +94,7 @@ def test_nothing_beside_the_text_is_imported(
     for name in ("numpy", "random", "torch", "keysift"):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'a').write({name!r})\n")
     monkeypatch.chdir(tmp_path)
-    config = replace(tiny, steps=1, every=1, val_sequences=1, sample_tokens=0)
+    config = replace(tiny, steps=1, save_every=1, val_sequences=1, sample_tokens=0)
     (one,) = sweep(points(config, (), ("seed=0",)), tmp_path / "sweep", processes=1, show=False)
     assert one.state == "finished", one.said
     assert not (tmp_path / "executed").exists()

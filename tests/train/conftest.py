@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from keysift.models.arch import MultiscreenArch
 from keysift.train.config import TrainConfig
 
 WORDS = ("def", "return", "self", "for", "in", "if", "not", "x", "y", "(", ")", ":", "=", "\n    ", "None", "import")
@@ -35,13 +36,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny(corpus: Path) -> TrainConfig:
     """Seconds, not minutes; two accumulation steps, so that accumulation is part of every test."""
     return TrainConfig(
-        psi=2,
+        model=MultiscreenArch.psi(2),
         data=str(corpus),
         context=16,
         batch_tokens=64,
         micro_tokens=32,
         steps=12,
-        every=4,
+        save_every=4,
         val_sequences=4,
         sample_tokens=4,
     )

@@ -8,6 +8,7 @@ import torch
 
 import keysift
 from keysift.core.errors import DataError
+from keysift.models.arch import MultiscreenArch
 from keysift.train.config import TrainConfig
 from keysift.train.distributed import Shared, World
 from keysift.train.loop import train
@@ -20,8 +21,10 @@ from tests.train.processes import finish, start, toml
 @pytest.fixture(scope="module")
 def config(corpus: Path) -> TrainConfig:
     """The paper's own rate: the batch is cut in the same two parts, so rounding is all that may differ."""
-    fields = {"context": 16, "batch_tokens": 64, "micro_tokens": 32, "every": 25, "val_sequences": 4}
-    return TrainConfig(psi=2, data=str(corpus), steps=50, warmup=3, sample_tokens=4, ema=0.9, **fields)  # type: ignore[arg-type]
+    fields = {"context": 16, "batch_tokens": 64, "micro_tokens": 32, "save_every": 25, "val_sequences": 4}
+    return TrainConfig(
+        model=MultiscreenArch.psi(2), data=str(corpus), steps=50, warmup=3, sample_tokens=4, ema=0.9, **fields
+    )  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +53,7 @@ def test_two_processes_equal_one(config: TrainConfig, alone: Path, tmp_path: Pat
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 def test_another_cut_changes_rounding_only(config: TrainConfig, tmp_path: Path, strategy: str) -> None:
     """One process takes the batch at once, two accumulate over two calls each: every sum is of other parts."""
-    gentle = replace(config, rate=1e-3, sample_tokens=0)
+    gentle = replace(config, lr=1e-3, sample_tokens=0)
     train(replace(gentle, micro_tokens=64), tmp_path / "alone", show=False)
     file = toml(replace(gentle, micro_tokens=16), tmp_path / "config.toml")
     finish(start("--config", file, "--out", tmp_path / "run", "--strategy", strategy, processes=2))

@@ -48,7 +48,7 @@ def longer(*values: object) -> pytest.ParameterSet:
 @pytest.mark.parametrize("kills", [4, longer(30)])
 def test_kill_nine_at_random_moments(tiny: TrainConfig, tmp_path: Path, kills: int) -> None:
     """Half of the kills wait for a checkpoint to be begun; what they leave half-written shows where they fell."""
-    config = replace(tiny, steps=20 * kills, every=2, sample_tokens=0)
+    config = replace(tiny, steps=20 * kills, save_every=2, sample_tokens=0)
     whole = tmp_path / "whole"
     train(config, whole, show=False)
     run, file = tmp_path / "run", toml(config, tmp_path / "config.toml")
@@ -81,7 +81,7 @@ def test_kill_nine_at_random_moments(tiny: TrainConfig, tmp_path: Path, kills: i
 def test_kill_nine_before_every_change_to_the_directory(
     tiny: TrainConfig, tmp_path: Path, first: int, stride: int
 ) -> None:
-    config = replace(tiny, steps=6, every=2, keep_last=1, keep_best=False)
+    config = replace(tiny, steps=6, save_every=2, keep_last=1, keep_best=False)
     file = toml(config, tmp_path / "config.toml")
     command = [sys.executable, "-m", "tests.train.crash_points", file, tmp_path, str(first), str(stride)]
     said = subprocess.run(command, capture_output=True, text=True, check=False, env=environment(), cwd=ROOT)
@@ -89,14 +89,14 @@ def test_kill_nine_before_every_change_to_the_directory(
     points = [json.loads(line) for line in said.stdout.splitlines()]
     assert [point for point in points if not point["exact"]] == []
     # Three checkpoints are written and two removed; in each, tensors, the model, the manifest, the rename, the link.
-    assert sum(".writing" in point["before"] for point in points) >= 50 // stride
-    assert len(points) >= 90 // stride
+    assert sum(".writing" in point["before"] for point in points) >= 39 // stride
+    assert len(points) >= 100 // stride
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_saves_and_leaves(tiny: TrainConfig, tmp_path: Path, number: signal.Signals) -> None:
-    config = replace(tiny, steps=100_000, every=100_000, sample_tokens=0)
+    config = replace(tiny, steps=100_000, save_every=100_000, sample_tokens=0)
     process = start("--config", toml(config, tmp_path / "config.toml"), "--out", tmp_path / "run")
     wait_for_steps(tmp_path / "run", 2, process)
     process.send_signal(number)
@@ -111,7 +111,7 @@ def test_a_signal_saves_and_leaves(tiny: TrainConfig, tmp_path: Path, number: si
 
 @pytest.mark.slow
 def test_a_log_nobody_reads_any_more_does_not_stop_a_run(tiny: TrainConfig, tmp_path: Path) -> None:
-    config = replace(tiny, steps=40, every=2, sample_tokens=0)
+    config = replace(tiny, steps=40, save_every=2, sample_tokens=0)
     file = toml(config, tmp_path / "config.toml")
     command = [sys.executable, "-m", "keysift", "train", "--config", file, "--out", tmp_path / "run"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, env=environment())
@@ -128,7 +128,7 @@ def test_a_signal_under_torchrun_saves_and_leaves(
     tiny: TrainConfig, tmp_path: Path, tell: Callable[[subprocess.Popen[str]], None]
 ) -> None:
     """With Ctrl-C each process hears twice: from the terminal, and from torchrun."""
-    config = replace(tiny, steps=100_000, every=100_000, sample_tokens=0)
+    config = replace(tiny, steps=100_000, save_every=100_000, sample_tokens=0)
     process = start("--config", toml(config, tmp_path / "config.toml"), "--out", tmp_path / "run", processes=2)
     wait_for_steps(tmp_path / "run", 2, process)
     tell(process)
@@ -177,7 +177,7 @@ def fill(place: Path) -> Path:
 
 @pytest.mark.slow
 def test_a_full_disk_stops_with_the_checkpoint_before(tiny: TrainConfig, disk: Path, tmp_path: Path) -> None:
-    config = replace(tiny, steps=100_000, every=5, sample_tokens=0)
+    config = replace(tiny, steps=100_000, save_every=5, sample_tokens=0)
     process = start("--config", toml(config, tmp_path / "config.toml"), "--out", disk / "run")
     wait_for_steps(disk / "run", 8, process)
     filler = fill(disk)
@@ -188,7 +188,7 @@ def test_a_full_disk_stops_with_the_checkpoint_before(tiny: TrainConfig, disk: P
 
 @pytest.mark.slow
 def test_files_that_may_not_grow_stop_with_the_checkpoint_before(tiny: TrainConfig, tmp_path: Path) -> None:
-    config = replace(tiny, steps=100_000, every=5, sample_tokens=0)
+    config = replace(tiny, steps=100_000, save_every=5, sample_tokens=0)
     process = start("--config", toml(config, tmp_path / "config.toml"), "--out", tmp_path / "run")
     wait_for_steps(tmp_path / "run", 8, process)
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1024, 1024))
@@ -213,7 +213,7 @@ def test_a_read_only_directory_stops_with_the_checkpoint_before(tiny: TrainConfi
     humble = ("setpriv", "--bounding-set=-dac_override,-dac_read_search") if os.geteuid() == 0 else ()
     if humble and shutil.which(humble[0]) is None:
         pytest.skip("root without setpriv cannot meet a read-only directory")
-    config = replace(tiny, steps=100_000, every=5, sample_tokens=0)
+    config = replace(tiny, steps=100_000, save_every=5, sample_tokens=0)
     run = tmp_path / "run"
     process = start("--config", toml(config, tmp_path / "config.toml"), "--out", run, before=humble)
     wait_for_steps(run, 8, process)

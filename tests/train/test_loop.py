@@ -12,19 +12,20 @@ import torch
 import keysift
 from keysift.data.shards import prepare
 from keysift.data.tokenizer import load_tokenizer
+from keysift.models.arch import TransformerArch
+from keysift.models.kinds import build
 from keysift.runs.directory import Run
 from keysift.runs.metrics import read
-from keysift.train.build import build, model_config
 from keysift.train.config import TrainConfig
 from keysift.train.facts import read_facts
-from keysift.train.setup import streams
+from keysift.train.setup import model_config, streams
 from tests.train.in_process import distance, go, losses
 
 
 def test_a_run_directory(tiny: TrainConfig, tmp_path: Path) -> None:
     run = go(tiny, tmp_path / "run")
     facts = read_facts(Run(run))
-    assert facts.config.rate == 2**-4, "the config is resolved"
+    assert facts.config.lr == 2**-4, "the config is resolved"
     assert len(facts.stream) == 64
     session = json.loads((run / "environment.json").read_text())[0]
     assert session["machine"]["torch"] == torch.__version__
@@ -59,7 +60,7 @@ def test_the_folder_and_every_checkpoint_load(tiny: TrainConfig, tmp_path: Path)
     "fields",
     [
         {},
-        {"arch": "transformer", "psi": None, "depth": 1, "heads": 2, "width": 8},
+        {"model": TransformerArch(depth=1, heads=2, width=8)},
         {"ema": 0.9, "isolate": True, "schedule": "cosine"},
         {"recompute": True, "clip": 0.1},
     ],
@@ -88,7 +89,7 @@ def test_resumed_is_uninterrupted(tiny: TrainConfig, tmp_path: Path, fields: dic
 
 @pytest.mark.parametrize(
     "fields",
-    [{"rate": 1e-3}, {"arch": "transformer", "psi": None, "depth": 1, "heads": 2, "width": 8, "clip": 0.1}],
+    [{"lr": 1e-3}, {"model": TransformerArch(depth=1, heads=2, width=8), "clip": 0.1}],
     ids=["multiscreen", "transformer"],
 )
 def test_the_loop_is_plain_training(tiny: TrainConfig, tmp_path: Path, fields: dict[str, Any]) -> None:
@@ -105,7 +106,7 @@ def test_the_loop_is_plain_training(tiny: TrainConfig, tmp_path: Path, fields: d
     made = []
     for step in range(12):
         for group in optimizer.param_groups:
-            group["lr"] = (config.rate or 0) * min(1.0, (step + 1) / 4)
+            group["lr"] = (config.lr or 0) * min(1.0, (step + 1) / 4)
         batch = batches.batch(step)
         loss = torch.nn.functional.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten())
         model.zero_grad()
@@ -126,7 +127,7 @@ def test_one_seed_one_run(tiny: TrainConfig, tmp_path: Path) -> None:
 
 def test_validation_is_of_held_out_text(tiny: TrainConfig, tmp_path: Path) -> None:
     """At a rate of nothing, the loss is that of the first weights on the held-out documents and no others."""
-    config = replace(tiny, rate=1e-30, val_fraction=0.2, val_sequences=10_000)
+    config = replace(tiny, lr=1e-30, val_fraction=0.2, val_sequences=10_000)
     run = go(config, tmp_path / "run")
     told = read_facts(Run(run)).config
     corpus = prepare(told.data, told.tokenizer)
@@ -142,7 +143,7 @@ def test_validation_is_of_held_out_text(tiny: TrainConfig, tmp_path: Path) -> No
 
 
 def test_accumulation_changes_rounding_only(tiny: TrainConfig, tmp_path: Path) -> None:
-    slow = replace(tiny, rate=1e-3)
+    slow = replace(tiny, lr=1e-3)
     once = losses(go(replace(slow, micro_tokens=64), tmp_path / "once"))
     assert losses(go(replace(slow, micro_tokens=16), tmp_path / "four")) == pytest.approx(once, abs=1e-5)
 
@@ -165,7 +166,7 @@ def test_switches_matter(tiny: TrainConfig, tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")  # inductor's own
 @pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler")
 def test_compiled_changes_rounding_only(tiny: TrainConfig, tmp_path: Path) -> None:
-    slow = replace(tiny, rate=1e-3, steps=4)
+    slow = replace(tiny, lr=1e-3, steps=4)
     compiled = losses(go(replace(slow, compile=True), tmp_path / "compiled"))
     assert compiled == pytest.approx(losses(go(slow, tmp_path / "eager")), abs=1e-5)
 

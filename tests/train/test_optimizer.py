@@ -9,7 +9,7 @@ from keysift.train.optimizer import adamw, gradient_norm
 
 def test_only_matrices_decay() -> None:
     parameters = {"matrix": nn.Parameter(torch.ones(2, 2)), "vector": nn.Parameter(torch.ones(2))}
-    optimizer = adamw(parameters, TrainConfig(rate=0.5, weight_decay=0.1))
+    optimizer = adamw(parameters, TrainConfig(lr=0.5, weight_decay=0.1))
     for parameter in parameters.values():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()

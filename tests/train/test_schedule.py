@@ -16,8 +16,8 @@ def test_warm_up_then_constant() -> None:
     assert rates(2, warmup=0) == [1.0, 1.0]
 
 
-def test_cosine_falls_from_one_to_the_final_rate() -> None:
-    assert rates(6, warmup=2, schedule="cosine", final_rate=0.2) == pytest.approx(
+def test_cosine_falls_from_one_to_the_final_lr() -> None:
+    assert rates(6, warmup=2, schedule="cosine", final_lr=0.2) == pytest.approx(
         [0.5, 1.0, 1.0, 0.2 + 0.8 * 0.853553, 0.6, 0.2 + 0.8 * 0.146447], abs=1e-6
     )
 

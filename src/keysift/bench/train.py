@@ -20,14 +20,15 @@ from keysift.core.errors import TrainingError
 from keysift.data.batches import Batch
 from keysift.data.shards import prepare
 from keysift.evaluate.validation import summed_loss, targets
+from keysift.models.arch import MultiscreenArch, TransformerArch
+from keysift.models.kinds import build, empty
 from keysift.models.language import LanguageModel, count
 from keysift.runs import machine
-from keysift.train.build import build, empty, model_config
 from keysift.train.config import TrainConfig, resolve
 from keysift.train.loop import train
-from keysift.train.optimizer import adamw, set_rate
+from keysift.train.optimizer import adamw, set_lr
 from keysift.train.schedule import share
-from keysift.train.setup import streams
+from keysift.train.setup import model_config, streams
 
 
 @frozen
@@ -57,13 +58,13 @@ def measure(sizes: Sizes, *, command: str, say: Say) -> Result:
 
 def plan(sizes: Sizes) -> TrainConfig:
     return TrainConfig(
-        psi=sizes.psi,
+        model=MultiscreenArch.psi(sizes.psi),
         context=sizes.context,
         batch_tokens=sizes.batch_tokens,
         micro_tokens=sizes.batch_tokens,
         steps=sizes.steps + 3,
         data=sizes.data,
-        every=1_000_000,
+        save_every=1_000_000,
         sample_tokens=0,
         val_sequences=1,
     )
@@ -81,7 +82,7 @@ class Bare:
     def step(self, number: int, batch: Batch) -> tuple[float, float]:
         """Loss and seconds; the batch is in memory already."""
         began = time.perf_counter()
-        set_rate(self.optimizer, (self.config.rate or 0.0) * share(self.config, number))
+        set_lr(self.optimizer, (self.config.lr or 0.0) * share(self.config, number))
         self.optimizer.zero_grad(set_to_none=True)
         loss = summed_loss(self.model, batch) / targets(batch)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -117,7 +118,7 @@ def overhead(config: TrainConfig, out: Path) -> Row:
         "training step",
         config.batch_tokens,
         took["loop"][2:-1],
-        setting=f"Multiscreen psi = {config.psi}",
+        setting=f"Multiscreen psi = {config.model.depth}",
         against="bare steps",
         theirs=took["bare"][2:-1],
     )
@@ -127,12 +128,12 @@ def side_by_side(config: TrainConfig) -> Row:
     """Bare steps of the Multiscreen and of the Transformer nearest in size."""
     corpus = prepare(config.data, config.tokenizer)
     vocab = corpus.index.vocab_size
-    size = count(empty(model_config(config, vocab)))
-    sizes = {
-        width: replace(config, arch="transformer", psi=None, depth=6, heads=4, width=width)
-        for width in range(16, 257, 8)
-    }
-    other = min(sizes.values(), key=lambda c: abs(count(empty(model_config(c, vocab))) - size))
+
+    def parameters(one: TrainConfig) -> int:
+        return count(empty(model_config(one, vocab)))
+
+    sizes = [replace(config, model=TransformerArch(depth=6, heads=4, width=width)) for width in range(16, 257, 8)]
+    other = min(sizes, key=lambda one: abs(parameters(one) - parameters(config)))
     rivals = {"multiscreen": Bare(config, vocab), "transformer": Bare(other, vocab)}
     batches, _ = streams(corpus, config)
     took: dict[str, list[float]] = {name: [] for name in rivals}
@@ -141,7 +142,7 @@ def side_by_side(config: TrainConfig) -> Row:
         for name, rival in rivals.items():
             took[name].append(rival.step(number, batch)[1])
     timed = row(
-        f"Multiscreen psi = {config.psi}, {count(rivals['multiscreen'].model):,} parameters",
+        f"Multiscreen psi = {config.model.depth}, {count(rivals['multiscreen'].model):,} parameters",
         "training step",
         config.batch_tokens,
         took["multiscreen"][1:],

@@ -1,8 +1,12 @@
 """Train a list or a grid of runs, several at a time if you like; run it again to finish what was interrupted."""
 
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
+from typing import Annotated
 
+import tyro
+
+from keysift.cli.choice import Choice, chosen
 from keysift.core.config import config
 from keysift.core.errors import ConfigError, TrainingError
 from keysift.train.config import TrainConfig
@@ -13,14 +17,19 @@ class Args:
     out: Path
     """Folder of the sweep: a run directory each, sweep.json and sweep.html."""
     over: tuple[str, ...] = ()
-    """Axes of a grid, e.g. --over rate=0.001,0.01,0.1 seed=0,1"""
+    """Axes of a grid, e.g. --over lr=0.001,0.01,0.1 seed=0,1"""
     each: tuple[str, ...] = ()
     """A list of settings, crossed with the grid, e.g. --each "arch=multiscreen psi=4" "arch=transformer width=64" """
     processes: int = 1
     """Runs at a time; they share the cores."""
     quiet: bool = False
     """Show no progress."""
-    train: TrainConfig = field(default_factory=TrainConfig)
+    choice: Choice = field(default_factory=Choice)
+    train: Annotated[TrainConfig, tyro.conf.AvoidSubcommands] = field(default_factory=TrainConfig)
+
+
+def defaults(argv: list[str]) -> Args:
+    return Args(out=Path(), train=replace(TrainConfig(), model=chosen(argv, TrainConfig().model)))
 
 
 def run(args: Args) -> None:
@@ -35,7 +44,7 @@ def run(args: Args) -> None:
     if args.processes < 1:
         raise ConfigError(f"processes must be at least 1, got {args.processes}")
     if not args.over and not args.each:
-        raise ConfigError("nothing to sweep over; add --over rate=0.01,0.1 or --each 'psi=4' 'psi=6'")
+        raise ConfigError("nothing to sweep over; add --over lr=0.01,0.1 or --each 'psi=4' 'psi=6'")
     outcomes = sweep(points(args.train, args.each, args.over), args.out, processes=args.processes, show=not args.quiet)
     made = {one.name: one.summary for one in outcomes if one.summary is not None}
     results = [

@@ -14,8 +14,9 @@ from keysift.kernels.call import Call
 from keysift.lens.reading import Reading
 from keysift.lens.record import About
 from keysift.lens.subject import Visit, pad
+from keysift.models.kinds import KINDS
 from keysift.models.language import LanguageModel, count
-from keysift.models.save import CONFIG, KINDS, load
+from keysift.models.save import CONFIG, load
 from keysift.nn.scalars import Scalars
 from keysift.nn.tap import call_taps, taps
 

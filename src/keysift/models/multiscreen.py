@@ -9,7 +9,6 @@ Letters: B batch, T tokens, D model width.
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,13 +17,13 @@ from keysift.core.config import config
 from keysift.core.errors import ConfigError
 from keysift.mechanisms.screening import ACCEPTANCE, SCREENING, prepare_unturned
 from keysift.mechanisms.spec import Constant, Mechanism, Site, identity
+from keysift.models.arch import PAPER_START, MultiscreenArch
 from keysift.models.language import LanguageModel
 from keysift.nn.embedding import UnitEmbedding
 from keysift.nn.rotary import Rotary, Still
 from keysift.nn.tile import Gate, Layer, Open, Tiles
 
 ROPE_THETA = 10_000.0
-PAPER_START = (0.5,)
 
 
 @dataclass(frozen=True)
@@ -39,51 +38,19 @@ class Starts:
 
 
 @config
-class MultiscreenConfig:
-    """Sizes of a Multiscreen and its ablations; the defaults are the paper's."""
+class MultiscreenConfig(MultiscreenArch):
+    """A Multiscreen, with its vocabulary and the length it was trained on."""
 
     vocab_size: int
-    depth: int
-    """Layers."""
-    tiles: int
-    """Tiles of each layer."""
-    width: int
-    """Channels of the residual stream."""
-    key_width: int = 16
-    value_width: int = 64
-    position: Literal["mipe", "rope", "none"] = "mipe"
-    """How queries and keys are turned by their positions."""
-    norm: Literal["tanh", "none"] = "tanh"
-    """What bounds the length of a tile's output."""
-    gate: bool = True
-    """Whether tanh(SiLU(x W_G)) multiplies a tile's output."""
-    acceptance: Literal["learned"] | float = "learned"
-    """The acceptance width r of every tile: learned, or one number in (0, 1]."""
-    acceptance_start: tuple[float, ...] = PAPER_START
-    """Where a learned r starts: one number for every tile, or two for the first tile and the last, the others between.
-    The paper starts at 0.5; near 1 every key is seen at first, which is our own change."""
     context: int | None = None
     """Training length, if known: what window expansion goes by. It changes nothing else."""
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "depth", "tiles", "width", "key_width", "value_width"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"MultiscreenConfig.{name} must be at least 1, got {getattr(self, name)}")
-        if self.position == "mipe" and self.key_width < 2:
-            raise ConfigError(f"MiPE turns the first two of a key's channels, got key_width={self.key_width}")
-        if self.acceptance != "learned" and not 0 < self.acceptance <= 1:
-            raise ConfigError(f"a fixed acceptance is a number in (0, 1], got {self.acceptance}")
-        if len(self.acceptance_start) not in (1, 2) or not all(0 < r < 1 for r in self.acceptance_start):
-            raise ConfigError(f"acceptance_start is one or two numbers in (0, 1), got {self.acceptance_start}")
-        if self.acceptance != "learned" and self.acceptance_start != PAPER_START:
-            raise ConfigError("a fixed acceptance has no start; leave acceptance_start out")
-        if self.context is not None and self.context < 1:
-            raise ConfigError(f"MultiscreenConfig.context must be at least 1, got {self.context}")
-
-    @classmethod
-    def psi(cls, psi: int, *, vocab_size: int, context: int | None = None) -> Self:
-        """The paper's one-dial family: layers = tiles = psi, width = psi^2."""
-        return cls(vocab_size=vocab_size, depth=psi, tiles=psi, width=psi**2, context=context)
+        super().__post_init__()
+        for name in ("vocab_size", "context"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"MultiscreenConfig.{name} must be at least 1, got {value}")
 
 
 def screening(config: MultiscreenConfig) -> Mechanism:

@@ -7,67 +7,63 @@ from typing import Any
 import torch
 
 from keysift.core.registry import Registry
+from keysift.models.arch import Arch, MultiscreenArch, TransformerArch
+from keysift.models.kinds import ModelConfig, build, configure, empty
 from keysift.models.language import LanguageModel, count
-from keysift.models.multiscreen import Multiscreen, MultiscreenConfig
-from keysift.models.transformer import Transformer, TransformerConfig
 
-VOCABULARY = 50_257
+VOCABULARY, CONTEXT = 50_257, 4096
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:
+    """A model of the paper; its vocabulary is GPT-2's."""
+
     name: str
     about: str
-    config: Any
-    build: type[LanguageModel]
+    arch: Arch
+
+    @property
+    def config(self) -> ModelConfig:
+        return configure(self.arch, vocab_size=VOCABULARY, context=CONTEXT)
 
     def model(self, generator: torch.Generator | None = None) -> LanguageModel:
-        return self.build(self.config, generator)
+        return build(self.config, generator)
 
     def counts(self) -> tuple[int, int]:
         """All parameters, and those outside the embedding table; built without memory, so any size is instant."""
         total = _parameters(self)
-        return total, total - self.config.vocab_size * self.config.width
+        return total, total - VOCABULARY * self.arch.width
 
 
 @cache
 def _parameters(preset: Preset) -> int:
-    with torch.device("meta"):
-        return count(preset.model())
+    return count(empty(preset.config))
 
 
 PRESETS: Registry[Preset] = Registry("preset")
 
 
-def _multiscreen(psi: int) -> None:
-    config = MultiscreenConfig.psi(psi, vocab_size=VOCABULARY)
-    name = f"multiscreen-psi{psi}"
-    PRESETS.add(name, Preset(name=name, about=f"Multiscreen, psi = {psi}", config=config, build=Multiscreen))
-
-
-def _transformer(name: str, depth: int, heads: int, width: int, **rest: Any) -> None:
-    config = TransformerConfig(vocab_size=VOCABULARY, depth=depth, heads=heads, width=width, **rest)
-    about = "Transformer baseline" + (" of version 1" if rest else "")
-    PRESETS.add(name, Preset(name=name, about=about, config=config, build=Transformer))
+def _add(name: str, about: str, arch: Arch) -> None:
+    PRESETS.add(name, Preset(name=name, about=about, arch=arch))
 
 
 for _psi in (8, 16, 32, 48, 64):
-    _multiscreen(_psi)
-PRESETS.add(
+    _add(f"multiscreen-psi{_psi}", f"Multiscreen, psi = {_psi}", MultiscreenArch.psi(_psi))
+_add(
     "multiscreen-28m-no-gate",
-    Preset(
-        name="multiscreen-28m-no-gate",
-        about="Multiscreen, ablation without the gate",
-        config=MultiscreenConfig(vocab_size=VOCABULARY, depth=19, tiles=19, width=256, gate=False),
-        build=Multiscreen,
-    ),
+    "Multiscreen, ablation without the gate",
+    MultiscreenArch(depth=19, tiles=19, width=256, gate=False),
 )
-_transformer("transformer-8m", 6, 4, 128)
-_transformer("transformer-45m", 6, 8, 512)
-_transformer("transformer-353m", 24, 16, 1024)
-_transformer("transformer-1.3b", 24, 16, 2048)
-_transformer("transformer-18m", 6, 8, 256, init="version1")
-_transformer("transformer-124m", 12, 12, 768, init="version1")
+for _name, _depth, _heads, _width in (
+    ("transformer-8m", 6, 4, 128),
+    ("transformer-45m", 6, 8, 512),
+    ("transformer-353m", 24, 16, 1024),
+    ("transformer-1.3b", 24, 16, 2048),
+):
+    _add(_name, "Transformer baseline", TransformerArch(depth=_depth, heads=_heads, width=_width))
+for _name, _depth, _heads, _width in (("transformer-18m", 6, 8, 256), ("transformer-124m", 12, 12, 768)):
+    _arch = TransformerArch(depth=_depth, heads=_heads, width=_width, init="version1")
+    _add(_name, "Transformer baseline of version 1", _arch)
 
 
 def rows() -> list[dict[str, Any]]:
@@ -75,15 +71,15 @@ def rows() -> list[dict[str, Any]]:
     found = []
     for preset in PRESETS:
         total, outside = preset.counts()
-        config = preset.config
-        heads = config.tiles if isinstance(config, MultiscreenConfig) else config.heads
+        arch = preset.arch
+        heads = arch.tiles if isinstance(arch, MultiscreenArch) else arch.heads
         found.append(
             {
                 "name": preset.name,
                 "about": preset.about,
-                "layers": config.depth,
+                "layers": arch.depth,
                 "heads": heads,
-                "width": config.width,
+                "width": arch.width,
                 "parameters": total,
                 "non_embedding": outside,
             }

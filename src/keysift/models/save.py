@@ -9,7 +9,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +19,10 @@ from torch import Tensor
 from keysift.core import config as configs
 from keysift.core.disk import sync
 from keysift.core.errors import DataError
-from keysift.core.registry import Registry
+from keysift.models.kinds import KINDS, Kind, kind_of
 from keysift.models.language import LanguageModel
-from keysift.models.multiscreen import Multiscreen, MultiscreenConfig
-from keysift.models.transformer import Transformer, TransformerConfig
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A model class and the config that builds it."""
-
-    model: type[LanguageModel]
-    config: type[Any]
-
-
-KINDS: Registry[Kind] = Registry("kind of model")
-KINDS.add("multiscreen", Kind(Multiscreen, MultiscreenConfig))
-KINDS.add("transformer", Kind(Transformer, TransformerConfig))
 
 
 def save(model: LanguageModel, directory: Path | str) -> None:
@@ -46,7 +30,7 @@ def save(model: LanguageModel, directory: Path | str) -> None:
     directory = Path(directory).absolute()
     if directory.exists() and not directory.is_dir():
         raise DataError(f"{directory} is a file; a model is saved as a directory, choose another name")
-    _kind_of(model)
+    kind_of(model)
     directory.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
@@ -68,16 +52,9 @@ def save(model: LanguageModel, directory: Path | str) -> None:
 
 def write_files(model: LanguageModel, folder: Path) -> None:
     """config.json and the weights, into a folder that somebody else makes whole."""
-    told = {"model": _kind_of(model), **configs.to_dict(model.config)}
+    told = {"model": kind_of(model).name, **configs.to_dict(model.config)}
     (folder / CONFIG).write_text(json.dumps(told, indent=2) + "\n")
     save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, folder / WEIGHTS)
-
-
-def _kind_of(model: LanguageModel) -> str:
-    kind = next((name for name in KINDS.names() if type(model) is KINDS.find(name).model), None)
-    if kind is None:
-        raise DataError(f"{type(model).__name__} is not one of {', '.join(KINDS.names())}; add it to models.save.KINDS")
-    return kind
 
 
 def _link(source: str, target: str) -> None:

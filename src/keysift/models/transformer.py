@@ -9,7 +9,6 @@ Letters: B batch, T tokens, D model width.
 """
 
 import math
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +17,7 @@ from keysift.core.config import config
 from keysift.core.errors import ConfigError
 from keysift.mechanisms import find
 from keysift.mechanisms.spec import Site
+from keysift.models.arch import TransformerArch
 from keysift.models.language import LanguageModel
 from keysift.nn.attention import Attention
 from keysift.nn.block import NORM_EPS, Block, SwiGLU
@@ -26,49 +26,20 @@ from keysift.nn.rotary import Rotary, Still
 
 
 @config
-class TransformerConfig:
-    """Sizes of a Transformer and the mechanism that reads."""
+class TransformerConfig(TransformerArch):
+    """A Transformer, with its vocabulary and the length it is trained on."""
 
     vocab_size: int
-    depth: int
-    """Layers."""
-    heads: int
-    """Heads of a softmax layer; mechanisms with several key maps fold them (see nn/attention.py)."""
-    width: int
-    """Channels of the residual stream; a head has width / heads of them."""
-    key_heads: int | None = None
-    """Heads of keys and values, shared by groups of query heads; as many as heads if left out."""
     context: int = 4096
     """Training length: the n of mechanisms that count keys, and the start value of those that learn it."""
-    mechanism: str | tuple[str, ...] = "softmax"
-    """A registered mechanism, name+wrapper, or one for each layer."""
-    position: Literal["rope", "none"] = "rope"
-    rope_theta: float = 10_000.0
-    qk_norm: bool = False
-    """RMSNorm with gain on queries and keys."""
-    init: Literal["version3", "version1"] = "version3"
-    """Standard deviations: sqrt(2/(5D)) and 2/(L sqrt D) for residual outputs, or 0.02 and 0.02/sqrt(2L)."""
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "depth", "heads", "width", "context"):
+        super().__post_init__()
+        for name in ("vocab_size", "context"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"TransformerConfig.{name} must be at least 1, got {getattr(self, name)}")
-        if self.width % self.heads:
-            raise ConfigError(f"width must be a multiple of heads, got {self.width} and {self.heads}")
-        if self.key_heads is not None and (self.key_heads < 1 or self.heads % self.key_heads):
-            raise ConfigError(f"key_heads must divide heads, got {self.key_heads} and {self.heads}")
-        if len(self.mechanisms) != self.depth:
-            raise ConfigError(
-                f"mechanism names {len(self.mechanisms)} layers and depth is {self.depth}; "
-                f"give one name, or one per layer"
-            )
         for mechanism in self.mechanisms:
             find(mechanism)
-
-    @property
-    def mechanisms(self) -> tuple[str, ...]:
-        """One name for each layer."""
-        return (self.mechanism,) * self.depth if isinstance(self.mechanism, str) else self.mechanism
 
     @property
     def stds(self) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from typing import Any
 from keysift.core.disk import write_whole
 from keysift.runs.layout import METRICS
 
+_RENAMED = {"share_of_peak": "mfu", "rate": "lr"}  # names in files of earlier versions
 _TAIL = 2**16  # bytes, many lines
 
 
@@ -43,8 +44,9 @@ def _line(text: str | bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(found, dict) or type(found.get("step")) is not int:
         return None
-    if "share_of_peak" in found:
-        found["mfu"] = found.pop("share_of_peak")  # the name in files of earlier versions
+    for before, name in _RENAMED.items():
+        if before in found:
+            found[name] = found.pop(before)
     return found
 
 

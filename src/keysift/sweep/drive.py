@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from keysift.runs.layout import DIAGNOSIS, METRICS, TRAIN, holds_a_run, saved
 from keysift.runs.metrics import last
 from keysift.runs.summary import Summary, summary
 from keysift.sweep.board import Board
-from keysift.train.config import TrainConfig
+from keysift.train.config import TrainConfig, flatten
 from keysift.train.config_file import read_toml, to_toml
 from keysift.train.facts import read_facts
 from keysift.train.signals import Stop
@@ -124,11 +124,12 @@ def _refuse_another(path: Path, config: TrainConfig) -> None:
         return
     if not _file(path).is_file():
         raise ConfigError(f"{path} was not made by a sweep; choose another --out")
-    stored = read_toml(_file(path))
-    for name in (field.name for field in fields(config) if field.name != "steps"):
-        before, asked = getattr(stored, name), getattr(config, name)
-        if before != asked:
-            raise ConfigError(f"{path} was made with {name} {before}, not {asked}; choose another --out")
+    stored, asked = flatten(read_toml(_file(path))), flatten(config)
+    for name in {**stored, **asked}:
+        if name != "steps" and stored.get(name) != asked.get(name):
+            raise ConfigError(
+                f"{path} was made with {name} {stored.get(name)}, not {asked.get(name)}; choose another --out"
+            )
     made = saved(path)
     if config.steps is not None and made > config.steps:
         raise ConfigError(f"{path} has made {made} steps, more than the {config.steps} asked for; add --steps")

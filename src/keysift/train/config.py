@@ -5,12 +5,14 @@ and a run directory keeps the resolved config.
 """
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
-from keysift.core.config import config
+from keysift.core.config import config, to_dict
 from keysift.core.errors import ConfigError
+from keysift.models.arch import DEFAULTS, Arch, arch_name
+from keysift.runs.layout import saved
 
-Arch = Literal["multiscreen", "transformer"]
 Strategy = Literal["auto", "none", "ddp", "fsdp2"]
 Tracker = Literal["trackio", "wandb", "tensorboard"]
 
@@ -19,18 +21,8 @@ Tracker = Literal["trackio", "wandb", "tensorboard"]
 class TrainConfig:
     """What to train, on what, how and for how long."""
 
-    arch: Arch = "multiscreen"
-    """Which model."""
-    psi: int | None = None
-    """Size of a Multiscreen: layers = tiles = psi, width = psi^2; 8 if nothing is said."""
-    depth: int | None = None
-    """Layers."""
-    heads: int | None = None
-    """Heads, or tiles of a Multiscreen."""
-    width: int | None = None
-    """Channels of the residual stream."""
-    mechanism: str | None = None
-    """What a Transformer reads with; softmax if left out."""
+    model: Arch = DEFAULTS["multiscreen"]
+    """Which model. Its vocabulary follows from the tokenizer, its training length is `context`."""
 
     data: str = "stdlib"
     """stdlib, abcdigits[:...], mqar[:...], hf:NAME, a file, folder or glob in quotes, or a built corpus."""
@@ -56,14 +48,14 @@ class TrainConfig:
     seed: int = 0
     """Initial weights and the order of the data."""
 
-    rate: float | None = None
-    """Learning rate after warm-up."""
+    lr: float | None = None
+    """Learning rate after warm-up; the paper's for the architecture if left out."""
     schedule: Literal["constant", "cosine", "wsd"] = "constant"
     """What follows the warm-up; cosine and wsd (constant, then linear decay) need steps."""
     warmup: int | None = None
     """Steps of linear warm-up; a sixteenth of the run, as in the paper, and 50 where only minutes are known."""
-    final_rate: float = 0.0
-    """Where cosine and wsd end, as a share of the rate."""
+    final_lr: float = 0.0
+    """Where cosine and wsd end, as a share of lr."""
     decay_share: float = 0.2
     """The part of a wsd run that decays."""
     weight_decay: float | None = None
@@ -86,8 +78,8 @@ class TrainConfig:
     compile: bool = False
     """Compile the model with torch.compile."""
 
-    every: int = 100
-    """Steps between checkpoints; each is also evaluated and sampled."""
+    save_every: int = 100
+    """Steps between checkpoints; each is also validated and sampled."""
     keep_last: int = 2
     """Checkpoints to keep."""
     keep_every: int = 0
@@ -104,9 +96,9 @@ class TrainConfig:
     """Also send metrics there; each is an extra to install."""
 
     def __post_init__(self) -> None:
-        _positive(self, "context", "batch_tokens", "micro_tokens", "every", "keep_last", "val_sequences")
-        _not_negative(self, "sample_tokens", "keep_every", "final_rate", "warmup", "weight_decay", "clip")
-        for name in ("steps", "minutes", "rate"):
+        _positive(self, "context", "batch_tokens", "micro_tokens", "save_every", "keep_last", "val_sequences")
+        _not_negative(self, "sample_tokens", "keep_every", "final_lr", "warmup", "weight_decay", "clip")
+        for name in ("steps", "minutes", "lr"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"{name} must be above 0, got {value:g}")
@@ -118,16 +110,15 @@ class TrainConfig:
                 f"batch_tokens must be a multiple of context, got {self.batch_tokens} and {self.context}; "
                 f"the next is {-(-self.batch_tokens // self.context) * self.context}"
             )
-        if self.arch == "transformer" and self.psi is not None:
-            raise ConfigError("psi is the size of a Multiscreen; give a Transformer its depth, heads and width")
-        if self.psi is not None and (self.depth or self.heads or self.width):
-            raise ConfigError("psi says depth, heads and width at once; leave it out or leave them out")
-        if self.arch == "multiscreen" and self.mechanism is not None:
-            raise ConfigError("a Multiscreen reads with screening; mechanism is for --arch transformer")
         if not 0 < self.decay_share <= 1:
             raise ConfigError(f"decay_share must lie in (0, 1], got {self.decay_share:g}")
         if self.schedule != "constant" and self.steps is None:
             raise ConfigError(f"{self.schedule} ends with the run, so it needs steps; add --steps, or use constant")
+
+    @property
+    def arch(self) -> str:
+        """Name of the model's kind."""
+        return arch_name(self.model)
 
     @property
     def sequences(self) -> int:
@@ -140,9 +131,9 @@ class TrainConfig:
 # rate or a clip is how a run that diverged resumes from its last good checkpoint.
 CHANGEABLE = frozenset(
     {
-        *("steps", "minutes", "rate", "clip"),
+        *("steps", "minutes", "lr", "clip"),
         *("device", "strategy", "micro_tokens", "recompute", "compile"),
-        *("every", "keep_last", "keep_every", "keep_best", "val_sequences"),
+        *("save_every", "keep_last", "keep_every", "keep_best", "val_sequences"),
         *("sample_prompt", "sample_tokens", "track"),
     }
 )
@@ -151,11 +142,11 @@ CHANGEABLE = frozenset(
 def resolve(config: TrainConfig, parameters: int) -> TrainConfig:
     """The same with every blank filled in, for a model of so many parameters."""
     needs_an_end(config)
-    paper = {"rate": 2.0**-4, "weight_decay": 0.0, "clip": 0.0}
+    paper = {"lr": 2.0**-4, "weight_decay": 0.0, "clip": 0.0}
     if config.arch == "transformer":
         # Section 4 names rates for 45M, 353M and 1.3B parameters; between them the nearer one (in size ratio) is used.
-        rate = 1e-3 if parameters < 126e6 else 3e-4 if parameters < 677e6 else 2e-4
-        paper = {"rate": rate, "weight_decay": 0.1, "clip": 1.0}
+        lr = 1e-3 if parameters < 126e6 else 3e-4 if parameters < 677e6 else 2e-4
+        paper = {"lr": lr, "weight_decay": 0.1, "clip": 1.0}
     warmup = 50 if config.steps is None else min(4096, config.steps // 16)
     wanted: dict[str, Any] = {**paper, "warmup": warmup}
     return replace(config, **{name: value for name, value in wanted.items() if getattr(config, name) is None})
@@ -166,24 +157,34 @@ def needs_an_end(config: TrainConfig) -> None:
         raise ConfigError("nothing says when the run is over; add --steps or --minutes")
 
 
+def flatten(config: TrainConfig) -> dict[str, Any]:
+    """Every field under the name of its flag, the model's fields among them: what train.json and TOML hold."""
+    told = to_dict(config)
+    return {"arch": config.arch, **told.pop("model"), **told}
+
+
 def changed(stored: TrainConfig, asked: TrainConfig) -> TrainConfig:
     """The config of a resumed run; refuses to change what the past steps were made of."""
-    fixed = [
-        name
-        for name in type(stored).__dataclass_fields__
-        if name not in CHANGEABLE and getattr(stored, name) != getattr(asked, name)
-    ]
-    if fixed:
-        name = fixed[0]
-        raise ConfigError(
-            f"a resumed run keeps its {name}: it was {getattr(stored, name)!r}, got {getattr(asked, name)!r}; "
-            f"start a new run with --out, or drop the flag"
-        )
+    before, after = flatten(stored), flatten(asked)
+    for name in (name for name in before if name not in CHANGEABLE):
+        if name not in after or before[name] != after[name]:
+            raise ConfigError(
+                f"a resumed run keeps its {name}: it was {before[name]!r}, got {after.get(name)!r}; "
+                f"start a new run with --out, or drop the flag"
+            )
     if stored.schedule != "constant" and stored.steps != asked.steps:
         raise ConfigError(
             f"the {stored.schedule} schedule was laid out for {stored.steps} steps, got {asked.steps}; start a new run"
         )
     return asked
+
+
+def refuse_finished(run: Path, config: TrainConfig) -> None:
+    made = saved(run)
+    if config.steps is not None and made >= config.steps:
+        raise ConfigError(
+            f"{run} is finished: it has made {made} steps, {config.steps} were asked for; pass more --steps to train on"
+        )
 
 
 def _positive(config: TrainConfig, *names: str) -> None:

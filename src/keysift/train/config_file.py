@@ -4,14 +4,14 @@ import json
 import tomllib
 from pathlib import Path
 
-from keysift.core.config import from_dict, to_dict
 from keysift.core.errors import ConfigError, DataError
-from keysift.train.config import TrainConfig
+from keysift.train.config import TrainConfig, flatten
+from keysift.train.settings import apply
 
 
 def read_toml(path: Path) -> TrainConfig:
     try:
-        return from_dict(TrainConfig, tomllib.loads(path.read_text()))
+        return apply(TrainConfig(), tomllib.loads(path.read_text()))
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error}); --config takes a TOML file, see recipes/") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -20,5 +20,5 @@ def read_toml(path: Path) -> TrainConfig:
 
 def to_toml(config: TrainConfig) -> str:
     """What `read_toml` reads back."""
-    told = {name: value for name, value in to_dict(config).items() if value is not None}
+    told = {name: value for name, value in flatten(config).items() if value is not None}
     return "".join(f"{name} = {json.dumps(value)}\n" for name, value in told.items())

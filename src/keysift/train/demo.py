@@ -6,26 +6,33 @@ from pathlib import Path
 import torch
 
 from keysift.data.tokenizer import Bytes
+from keysift.models.arch import MultiscreenArch
+from keysift.models.kinds import build
 from keysift.models.language import count
 from keysift.models.save import load
 from keysift.nn.inference import Inference
 from keysift.runs.layout import METRICS, holds_a_run
 from keysift.runs.metrics import read
-from keysift.train.build import build, model_config
 from keysift.train.config import TrainConfig
 from keysift.train.loop import train
 from keysift.train.record import DemoTraining
 from keysift.train.samples import sample
+from keysift.train.setup import model_config
 
 PROMPT, LENGTH = "def ", 160
 
 
 def demo_training(seconds: float, out: Path, *, show: bool = True) -> DemoTraining:
     """Trains in `out`, where an earlier demo run is overwritten."""
-    config = TrainConfig(psi=6, context=128, batch_tokens=1024, minutes=seconds / 60, sample_tokens=0, every=1_000_000)
+    config = TrainConfig(
+        model=MultiscreenArch.psi(6), context=128, minutes=seconds / 60, sample_tokens=0, save_every=1_000_000
+    )
     if holds_a_run(out):
         shutil.rmtree(out)
-    untrained = build(model_config(config, Bytes.vocab_size), torch.Generator().manual_seed(config.seed))
+    untrained = build(
+        model_config(config, Bytes.vocab_size),
+        torch.Generator().manual_seed(config.seed),
+    )
     before = sample(untrained.eval(), Bytes(), PROMPT, LENGTH)
     train(config, out, show=show)
     model = load(out).eval()

@@ -1,28 +1,39 @@
 """What a run would cost, from a few steps of its real model on this machine; nothing is written but the corpus."""
 
 import time
+from pathlib import Path
 
 import torch
 
 from keysift.evaluate.validation import summed_loss
+from keysift.models.kinds import build, empty
 from keysift.models.language import count
+from keysift.runs.directory import Run
+from keysift.runs.layout import saved
 from keysift.runs.machine import memory_bytes, peak_flops
-from keysift.train.build import build, empty, flops_per_token, model_config, state_bytes
-from keysift.train.config import TrainConfig, resolve
+from keysift.train.config import TrainConfig, changed, refuse_finished, resolve
+from keysift.train.costs import flops_per_token, state_bytes
 from keysift.train.distributed import World, find_device
+from keysift.train.facts import read_facts
 from keysift.train.progress import clock
-from keysift.train.setup import accumulation_steps, open_data, streams
+from keysift.train.setup import accumulation_steps, model_config, open_data, streams
 
 _LARGEST = 2**28  # parameters; a larger model is not built only to time it
 
 
-def estimate(config: TrainConfig) -> dict[str, str]:
+def estimate(config: TrainConfig, *, resume: Path | None = None) -> dict[str, str]:
+    """What training with this config would be; of a run to be resumed, what is left of it."""
     world = World(0, 1, find_device(config.device, 0))
+    made = 0
+    if resume is not None:
+        config = changed(read_facts(Run(resume)).config, config)
+        made = saved(resume)
+        refuse_finished(resume, config)
     corpus = open_data(config, world, show=True)
     shape = model_config(config, corpus.index.vocab_size)
     model = empty(shape)
     parameters = count(model)
-    config = resolve(config, parameters)
+    config = config if resume else resolve(config, parameters)
     batches, _ = streams(corpus, config)
     often = accumulation_steps(config, world)
     flops = flops_per_token(model, config.context)
@@ -31,10 +42,10 @@ def estimate(config: TrainConfig) -> dict[str, str]:
         "parameters": f"{parameters:,}",
         "corpus": f"{batches.split.tokens:,} training tokens of {corpus.index.tokenizer}",
         "step": f"{config.batch_tokens:,} tokens: {often} x {config.sequences // often} sequences of {config.context}",
-        "recipe": f"rate {config.rate:g}, warm-up {config.warmup}, {config.schedule}, "
+        "recipe": f"lr {config.lr:g}, warm-up {config.warmup}, {config.schedule}, "
         f"decay {config.weight_decay:g}, clip {config.clip or 'none'}",
         "FLOPs a token": f"{flops:,.0f}, forward and backward, the mechanism's own work included",
-        "memory of weights and optimizer": f"{state_bytes(model, bool(config.ema)) / 2**20:,.1f} MiB",
+        "memory of weights and optimizer": f"{state_bytes(parameters, bool(config.ema)) / 2**20:,.1f} MiB",
     }
     if parameters > _LARGEST:
         peak = peak_flops(world.device, torch.float32)
@@ -52,7 +63,8 @@ def estimate(config: TrainConfig) -> dict[str, str]:
         told["memory of the process"] = f"{memory_bytes(world.device) / 2**20:,.0f} MiB after one pass"
         told["speed"] = f"{speed:,.0f} tokens/s, the best of three passes on one process here"
     if config.steps is not None:
-        tokens = config.steps * config.batch_tokens
+        tokens = (config.steps - made) * config.batch_tokens
+        told["steps"] = f"{config.steps:,}" + (f", of which {made:,} are made" if made else "")
         told["tokens"] = f"{tokens:,}, {tokens / batches.split.tokens:.2f} times the corpus"
         told["FLOPs"] = f"{tokens * flops:.3g}"
         told["time"] = f"about {clock(tokens / speed)} on one process like this"

@@ -7,10 +7,14 @@ from typing import Any
 import torch
 
 from keysift.core.config import config, from_dict, to_dict
+from keysift.core.errors import DataError
 from keysift.runs import machine
-from keysift.runs.directory import Run
-from keysift.train.config import TrainConfig
+from keysift.runs.directory import Run, write_json
+from keysift.runs.earlier import upgraded
+from keysift.runs.layout import TRAIN
+from keysift.train.config import TrainConfig, flatten
 from keysift.train.distributed import World
+from keysift.train.settings import apply
 
 
 @config
@@ -26,14 +30,24 @@ class Facts:
 
 
 def read_facts(run: Run) -> Facts:
-    return from_dict(Facts, run.told())
+    """What train.json says; its config is written flat, by the names of the flags."""
+    told = run.told()
+    try:
+        config = apply(TrainConfig(), upgraded(told["config"]))
+        return from_dict(Facts, {**told, "config": to_dict(config)})
+    except (AttributeError, KeyError, TypeError) as error:
+        raise DataError(f"{run.path / TRAIN} does not describe a run ({error!r}); start a new run") from error
+
+
+def write_facts(run: Run, facts: Facts) -> None:
+    write_json(run.path / TRAIN, {**to_dict(facts), "config": flatten(facts.config)})
 
 
 def describe_session(config: TrainConfig, world: World, strategy: str, peak: float) -> dict[str, Any]:
     return {
         "began": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": sys.argv,
-        "config": to_dict(config),
+        "config": flatten(config),
         "machine": to_dict(machine.examine()),
         "device": torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "cpu",
         "processes": world.size,

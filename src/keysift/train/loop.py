@@ -1,6 +1,6 @@
 """The training loop: from a config to a run directory, on one process or many, stopped and resumed at will.
 
-train(TrainConfig(psi=4, steps=100), Path("runs/first"))
+train(TrainConfig(steps=100), Path("runs/first"))
 train(None, Path("runs/first"), resume=True)                # goes on where it stopped
 """
 
@@ -14,24 +14,24 @@ from typing import Any, NoReturn
 
 import torch
 
-from keysift.core.config import to_dict
 from keysift.core.errors import ConfigError, DataError, TrainingError
 from keysift.data.batches import Batch, Batches
 from keysift.evaluate import validation
+from keysift.models.kinds import build
 from keysift.models.language import LanguageModel, count
 from keysift.runs import checkpoint, machine, metrics
 from keysift.runs.directory import Run, write_json
-from keysift.runs.layout import DIAGNOSIS, METRICS, TRAIN, newest, saved
+from keysift.runs.layout import DIAGNOSIS, METRICS, newest, saved
 from keysift.train import optimizer
-from keysift.train.build import build, flops_per_token, model_config
-from keysift.train.config import TrainConfig, changed, needs_an_end, resolve
+from keysift.train.config import TrainConfig, changed, flatten, needs_an_end, refuse_finished, resolve
+from keysift.train.costs import flops_per_token
 from keysift.train.diagnose import diagnose, finite
 from keysift.train.distributed import World, joined
-from keysift.train.facts import Facts, describe_session, read_facts
+from keysift.train.facts import Facts, describe_session, read_facts, write_facts
 from keysift.train.inspection import inspect
 from keysift.train.progress import Display, clock
 from keysift.train.schedule import share
-from keysift.train.setup import accumulation_steps, autocast, open_data, share_model, streams
+from keysift.train.setup import accumulation_steps, autocast, model_config, open_data, share_model, streams
 from keysift.train.signals import Stop
 from keysift.train.state import State
 from keysift.train.trackers import Log, Trackers, open_tracker
@@ -116,11 +116,12 @@ class Session:
         self._pool = ThreadPoolExecutor(1)
         if not world.alike(self.facts.stream):
             raise DataError(f"{config.data} is not the same text for every process; give all of them the same files")
-        world.first_does(lambda: self._open(stored))
+        world.first_does(lambda: self._claim(stored))
         self._restore(stored)
+        world.first_does(self._begin)
 
-    def _open(self, stored: Facts | None) -> None:
-        """What only the first process does: claim the directory and, once every check has passed, write to it."""
+    def _claim(self, stored: Facts | None) -> None:
+        """Make the directory ours, or refuse; the first process does this."""
         path = self.run.path
         if stored is None:
             self.run.claim()
@@ -131,18 +132,17 @@ class Session:
             )
         self.run.lock()
         self.run.recover()
-        made = saved(path)
-        if self.config.steps is not None and made >= self.config.steps:
-            raise ConfigError(
-                f"{path} is finished: it has made {made} steps, {self.config.steps} were asked for; "
-                f"pass more --steps to train on"
-            )
-        settings = to_dict(self.config)
+        refuse_finished(path, self.config)
+
+    def _begin(self) -> None:
+        """Once nothing was refused: write what this session is. The first process does this."""
+        path = self.run.path
+        settings = flatten(self.config)
         trackers: dict[str, Log] = {str(name): open_tracker(name, path, settings) for name in self.config.track}
         self.trackers = Trackers(trackers, self.display.live.say)
-        write_json(path / TRAIN, to_dict(self.facts))
+        write_facts(self.run, self.facts)
         (path / DIAGNOSIS).unlink(missing_ok=True)
-        metrics.cut(path / METRICS, made)
+        metrics.cut(path / METRICS, saved(path))
         self.run.add_session(describe_session(self.config, self.world, self.shared.strategy, self.peak))
         self.writer = metrics.Writer(path)
 
@@ -173,7 +173,7 @@ class Session:
                 leave = leave or state.step == config.steps
                 line.update(self._costs(took, waited))
                 display.step(line["step"], line["loss"], line["tokens_per_second"])
-                if leave or state.step % config.every == 0:
+                if leave or state.step % config.save_every == 0:
                     self._checkpoint(line, batches, interrupted=self.world.any(stop.asked))
                 else:
                     self._write(line)
@@ -185,8 +185,8 @@ class Session:
     def _step(self, batches: list[Batch], wish: Callable[[], bool]) -> tuple[dict[str, Any], bool]:
         """One step of the optimizer; also whether any process wishes to leave, asked as late as can be."""
         config, shared, state = self.config, self.shared, self.state
-        rate = (config.rate or 0.0) * share(config, state.step)
-        optimizer.set_rate(state.optimizer, rate)
+        lr = (config.lr or 0.0) * share(config, state.step)
+        optimizer.set_lr(state.optimizer, lr)
         state.optimizer.zero_grad(set_to_none=True)
         (tokens,) = self.world.sum(sum(map(validation.targets, batches)))
         found = []
@@ -212,7 +212,7 @@ class Session:
             "step": state.step + 1,
             "loss": mean,
             "bits_per_byte": _bits(mean, self.batches),
-            "rate": rate,
+            "lr": lr,
             "gradient_norm": norm,
         }
         return line, leave > 0
@@ -275,7 +275,7 @@ class Session:
         told = {
             "step": step,
             "what": what,
-            "rate": (self.config.rate or 0.0) * share(self.config, step - 1),
+            "lr": (self.config.lr or 0.0) * share(self.config, step - 1),
             "sequences": self.batches.batch(step - 1).rows,
             **found,
             "last_good_checkpoint": known.name if known else None,
@@ -284,10 +284,10 @@ class Session:
             write_json(self.run.path / DIAGNOSIS, told)
         where = found["first_parameter"] or found["first_output"] or found["first_gradient"]
         onward = (
-            f"{known.name} is whole: resume from it with keysift train --resume {self.run.path} and a lower --rate or "
+            f"{known.name} is whole: resume from it with keysift train --resume {self.run.path} and a lower --lr or "
             f"--clip 1"
             if known
-            else "there is no checkpoint yet: start again with a lower --rate or --clip 1"
+            else "there is no checkpoint yet: start again with a lower --lr or --clip 1"
         )
         raise TrainingError(f"{what}, first seen in {where}; {self.run.path / DIAGNOSIS} has the details; {onward}")
 

@@ -18,14 +18,14 @@ def adamw(parameters: Mapping[str, nn.Parameter], config: TrainConfig) -> torch.
     decay = config.weight_decay or 0.0
     return torch.optim.AdamW(
         [{"params": members, "weight_decay": decay if matrix else 0.0} for (matrix, _), members in groups.items()],
-        lr=config.rate or 0.0,
+        lr=config.lr or 0.0,
         betas=(config.beta1, config.beta2),
     )
 
 
-def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = lr
 
 
 def gradient_norm(parameters: Mapping[str, nn.Parameter]) -> float:

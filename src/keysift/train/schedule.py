@@ -18,4 +18,4 @@ def share(config: TrainConfig, step: int) -> float:
         length = max(1, round(config.steps * config.decay_share))
     done = min(1.0, max(0.0, (step - (config.steps - length)) / max(1, length)))
     down = (1 + math.cos(math.pi * done)) / 2 if config.schedule == "cosine" else 1 - done
-    return config.final_rate + (1 - config.final_rate) * down
+    return config.final_lr + (1 - config.final_lr) * down

@@ -11,9 +11,14 @@ from keysift.core.errors import ConfigError, UnsupportedError
 from keysift.data.batches import Batches
 from keysift.data.corpus import Corpus
 from keysift.data.shards import prepare
+from keysift.models.kinds import ModelConfig, configure
 from keysift.models.language import LanguageModel
 from keysift.train.config import TrainConfig
 from keysift.train.distributed import Shared, World
+
+
+def model_config(config: TrainConfig, vocab_size: int) -> ModelConfig:
+    return configure(config.model, vocab_size=vocab_size, context=config.context)
 
 
 def open_data(config: TrainConfig, world: World, *, show: bool) -> Corpus:

@@ -13,12 +13,12 @@ from torch.distributed.tensor import DTensor
 
 from keysift.core.errors import TrainingError
 from keysift.data.tokenizer import Tokenizer, save_tokenizer
+from keysift.models.kinds import empty
 from keysift.models.language import LanguageModel
 from keysift.models.save import write_files
 from keysift.runs import checkpoint
 from keysift.runs.layout import name_of, steps
 from keysift.train import shards
-from keysift.train.build import empty
 from keysift.train.config import TrainConfig
 from keysift.train.distributed import Shared, World, whole
 from keysift.train.optimizer import adamw, averages
