@@ -75,7 +75,7 @@ def test_demo_marks_what_moved(tmp_path: Path, capsys: pytest.CaptureFixture[str
     page = tmp_path / "deep" / "demo.html"
     text = keysift(capsys, "demo", "--out", str(page), "--seconds", "0")
     softmax = next(line for line in text.splitlines() if line.startswith("softmax "))
-    assert ".629* .231* .140" in softmax
+    assert "0.629* 0.231* 0.140" in softmax
     screening = next(line for line in text.splitlines() if line.startswith("screening "))
     assert "*" not in screening
     assert screening.rstrip().endswith("0 0 0")

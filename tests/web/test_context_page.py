@@ -1,33 +1,22 @@
 """The page in a real browser, from disk, with nothing fetched from anywhere."""
 
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
 
 from keysift.evaluate.context import context_experiment
 from keysift.evaluate.record import Context, ContextExperiment
-from keysift.web.context_page import context_page, number
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+from keysift.web.context_page import context_page
+from tests.web.browser import chromium
 
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[Page]:
-    if CHROMIUM is None:
-        if os.environ.get("CI"):
-            pytest.fail("no browser found: CI must install chromium (see .ci/run)")
-        pytest.skip("NO BROWSER FOUND: the page was not tested; install chromium")
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-background-networking"]
-        )
+    with chromium() as browser:
         yield browser.new_page()
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -52,26 +41,34 @@ def test_opens_from_disk_and_fetches_nothing(page: Page, experiment: ContextExpe
     assert marked == sum(sum(marks) for row in experiment.rows for marks in row.moved)
     assert page.locator("rect[fill='var(--moved)']").count() == marked
     softmax = page.locator("tbody tr", has_text="Softmax").first
-    assert softmax.locator("svg").nth(1).get_attribute("aria-label") == "Softmax: .629 (moved), .231 (moved), .140"
+    assert softmax.locator("svg").nth(1).get_attribute("aria-label") == (
+        "Softmax, a third key comes: 0.629 (moved), 0.231 (moved), 0.140"
+    )
 
 
-def test_fits_a_phone(page: Page, experiment: ContextExperiment, tmp_path: Path) -> None:
+def test_the_point_is_seen_on_a_phone(page: Page, experiment: ContextExperiment, tmp_path: Path) -> None:
+    """All four contexts of a mechanism are within the screen's width, named, and large enough to read."""
     file = tmp_path / "demo.html"
     file.write_text(context_page(experiment))
-    page.set_viewport_size({"width": 390, "height": 800})
+    page.set_viewport_size({"width": 390, "height": 844})
     page.goto(file.as_uri())
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390, "the table scrolls in its own box"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    row = page.locator("tbody tr").first
+    charts = row.locator("svg")
+    for place in range(len(experiment.contexts)):
+        box = charts.nth(place).bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390
+        assert box["width"] >= 0.9 * float(charts.nth(place).get_attribute("width") or 0), "not scaled to be unreadable"
+    caption = "getComputedStyle(document.querySelectorAll('tbody td')[1], '::before').content"
+    assert page.evaluate(caption) == f'"{experiment.contexts[1].title}"'
+    card = row.bounding_box()
+    assert card is not None
+    assert card["height"] < 844, "a mechanism's four contexts are seen at once"
 
 
 def test_titles_are_escaped() -> None:
     html = context_page(ContextExperiment(contexts=(Context(title="<b>&", scores=(1.0,)),), rows=()))
     assert "&lt;b&gt;&amp;" in html
     assert "<b>&" not in html
-
-
-@pytest.mark.parametrize(
-    ("weight", "text"),
-    [(0.0, "0"), (1e-9, ".000"), (0.5, ".500"), (-0.25, "-.250"), (1.0, "1.000"), (22025.4, "22025"), (25.0, "25.0")],
-)
-def test_numbers_are_short_and_honest_about_zero(weight: float, text: str) -> None:
-    assert number(weight) == text

@@ -8,7 +8,7 @@ from playwright.sync_api import Browser
 
 from keysift.evaluate.play import playground
 from keysift.kernels.weights import weights
-from keysift.web.context_page import number
+from keysift.web.number import number
 from tests.web.playing import Session, browser, file, session
 
 __all__ = ["browser", "file", "session"]  # fixtures
@@ -21,7 +21,7 @@ def test_opens_and_agrees_with_python(session: Session) -> None:
     session.until("document.getElementById('checked').textContent.startsWith('Checked when it opened')")
     assert session.weight("softmax") == [number(w) for w in weights("softmax", [1.8, 1.4, 0.6]).tolist()]
     assert session.weight("screening") == [number(w) for w in (0.64, 0.16, 0.0)]
-    assert session.marks("softmax") == ["▼−.091", "▼−.061"], "the third key has just arrived"
+    assert session.marks("softmax") == ["▼−0.0915", "▼−0.0613"], "the third key has just arrived"
     assert session.marks("screening") == []
 
 
@@ -89,7 +89,7 @@ def test_the_keyboard_does_what_the_mouse_does(session: Session) -> None:
     session.settle()
     handle = page.locator("#keys-front .handle:nth-child(2)")
     assert handle.get_attribute("aria-valuenow") == "0.81"
-    assert handle.get_attribute("aria-valuetext") == "cosine .810, logit 1.620"
+    assert handle.get_attribute("aria-valuetext") == "cosine 0.810, logit 1.62"
     page.keyboard.press("m")
     session.settle()
     assert session.weight("screening")[1] == "masked"
@@ -155,7 +155,7 @@ def test_dilution_is_marked_and_drawn(session: Session) -> None:
     assert session.marks("screening") == []
     session.until("document.querySelector('#dilution circle.dot') !== null")
     label = page.get_attribute("#dilution", "aria-label") or ""
-    assert re.search(r"Screening: \.640, \.640, \.640", label), label
+    assert re.search(r"Screening: 0\.640, 0\.640, 0\.640", label), label
 
 
 def test_a_link_shows_what_its_sender_saw(session: Session, browser: Browser, file: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from keysift.evaluate.play import PRESETS, distractors, playground
 from keysift.evaluate.play_record import Playground
 from keysift.mechanisms import MECHANISMS
-from keysift.web.context_page import number
+from keysift.web.number import number
 from keysift.web.play_page import MATHEMATICS, PAGE, VIEWS, as_json, play_page, script
 
 NODE = shutil.which("node")

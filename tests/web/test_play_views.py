@@ -70,8 +70,8 @@ def test_maps_are_dropped_pasted_and_walked(session: Session, tmp_path: Path) ->
     page.wait_for_selector("#map-rows tr")
     rows = [row.split("\t") for row in page.locator("#map-rows tr").all_inner_texts()]
     assert [[cell.strip() for cell in row] for row in rows] == [
-        ["1", "Hi⏎", ".250", "", ".750", "below"],
-        ["2", "�there", ".500", "", ".850", "above"],
+        ["1", "Hi⏎", "0.250", "", "0.750", "below"],
+        ["2", "�there", "0.500", "", "0.850", "above"],
     ]
     page.focus("#map-head")
     page.keyboard.press("ArrowRight")
@@ -149,7 +149,7 @@ def test_figures_are_saved_as_svg_and_png(session: Session, tmp_path: Path) -> N
     svg.value.save_as(tmp_path / "figure.svg")
     text = (tmp_path / "figure.svg").read_text()
     assert "Softmax" in text
-    assert "▼−.091" in text
+    assert "▼−0.0915" in text
     assert "var(" not in text, "colours are written out: the file needs no style sheet"
     with page.expect_download() as png:
         page.click("#png")

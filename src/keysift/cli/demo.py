@@ -33,7 +33,7 @@ def run(args: Args) -> None:
     console.print(
         "[bold red]*[/bold red] moved although its own score did not: "
         "that weight compares keys, it does not judge one.\n"
-        f"{alone} of {len(experiment.rows)} mechanisms judge each key alone. 0 is exactly zero, .000 is not.",
+        f"{alone} of {len(experiment.rows)} mechanisms judge each key alone. 0 is exactly zero.",
         soft_wrap=True,
     )
     if args.seconds:
@@ -45,13 +45,13 @@ def _train(args: Args, experiment: ContextExperiment) -> None:
     from keysift.cli import output
     from keysift.train.demo import demo_training
     from keysift.web.context_page import context_page
-    from keysift.web.story import story_section
+    from keysift.web.training_section import training_section
 
     console = output.console()
     run = args.out.parent / "demo-run"
     console.print(f"\nNow a small Multiscreen learns Python's standard library for {args.seconds:.0f} seconds.")
     story = demo_training(args.seconds, run)
-    args.out.write_text(context_page(experiment, story_section(story)))
+    args.out.write_text(context_page(experiment, training_section(story)))
     console.print(f"loss {story.losses[0]:.2f} -> {story.losses[-1]:.2f} nats a byte in {len(story.losses)} steps")
     for title, text in (("untrained", story.before), ("trained", story.after)):
         console.print(f"\n[bold]{title}[/bold]")
@@ -68,7 +68,7 @@ def _visible(text: str) -> str:
 
 def _table(experiment: ContextExperiment) -> None:
     from keysift.cli import output
-    from keysift.web.context_page import number
+    from keysift.web.number import number
 
     table = output.table("The same key in different company")
     table.add_column("mechanism", no_wrap=True)

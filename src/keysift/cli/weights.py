@@ -60,7 +60,7 @@ def _weights(mechanism: Any, scores: list[float], second: list[float] | None) ->
 
 def _table(scores: list[float], found: dict[str, list[float]]) -> None:
     from keysift.cli import output
-    from keysift.web.context_page import number
+    from keysift.web.number import number
 
     table = output.table()
     table.add_column("mechanism", no_wrap=True)

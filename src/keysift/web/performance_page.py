@@ -1,33 +1,16 @@
 """What a benchmark found, as Markdown tables and as one SVG plot."""
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from html import escape
 
 from keysift.bench.record import Result, Row, Target
 from keysift.core.provenance import Machine
+from keysift.web.chart import Axis, Line, as_file, chart
+from keysift.web.number import length, number, time, time_tick
 
-_WIDTH, _HEIGHT = 760, 420
-_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 250, 40, 50
-_COLOURS = ("#3b6fb6", "#2f9e6e", "#c8402f", "#8a6d3b")
+PLOT = "seconds of a forward pass over tokens, both axes logarithmic"
 Points = dict[int, float]
-
-
-def number(value: float) -> str:
-    """Three digits, never an exponent."""
-    if value == 0:
-        return "0"
-    digits = max(0, 2 - math.floor(math.log10(abs(value))))
-    return f"{value:,.{digits}f}"
-
-
-def time(seconds: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{number(seconds / size)} {unit}"
-    return f"{number(seconds / 1e-6)} µs"
 
 
 def verdict(target: Target) -> str:
@@ -141,52 +124,9 @@ def curves(found: Result) -> dict[str, Points]:
 
 
 def plot(found: Result) -> str:
-    """Seconds over length, both logarithmic, as SVG that needs nothing but a viewer."""
-    lines = curves(found)
-    lengths = sorted({tokens for points in lines.values() for tokens in points})
-    times = [seconds for points in lines.values() for seconds in points.values()]
-    low, high = math.floor(math.log10(min(times))), math.ceil(math.log10(max(times)))
-    span = max(math.log2(lengths[-1] / lengths[0]), 1.0)
-
-    def x(tokens: int) -> float:
-        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * math.log2(tokens / lengths[0]) / span
-
-    def y(seconds: float) -> float:
-        return _TOP + (_HEIGHT - _TOP - _BOTTOM) * (high - math.log10(seconds)) / max(high - low, 1)
-
-    marks = [_text(_LEFT, 22, "Seconds of one forward pass over tokens; both axes logarithmic", "start")]
-    for power in range(low, high + 1):
-        level = y(10.0**power)
-        marks.append(_line(_LEFT, level, _WIDTH - _RIGHT, level))
-        marks.append(_text(_LEFT - 8, level + 4, time(10.0**power), "end"))
-    for tokens in lengths:
-        marks.append(_line(x(tokens), _TOP, x(tokens), _HEIGHT - _BOTTOM))
-        marks.append(_text(x(tokens), _HEIGHT - _BOTTOM + 18, f"{tokens:,}", "middle"))
-    for place, (name, points) in enumerate(sorted(lines.items(), key=lambda line: -max(line[1].values()))):
-        marks.append(_curve([(x(tokens), y(seconds)) for tokens, seconds in points.items()], _COLOURS[place % 4]))
-        marks.append(_legend(place, name))
-    return (
-        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {_WIDTH} {_HEIGHT}' width='{_WIDTH}' "
-        f"height='{_HEIGHT}' role='img' aria-label='seconds of a forward pass over tokens' "
-        f"font-family='system-ui, sans-serif' font-size='12' fill='#1d2433'>\n"
-        f"<rect width='{_WIDTH}' height='{_HEIGHT}' fill='#fbfbf9'/>\n" + "\n".join(marks) + "\n</svg>\n"
+    """Seconds over length, both logarithmic, as an SVG file."""
+    by_slowest = sorted(curves(found).items(), key=lambda line: -max(line[1].values()))
+    lines = [Line(name, list(points.items())) for name, points in by_slowest]
+    return as_file(
+        chart(PLOT, lines, x=Axis("tokens", log=True, show=length), y=Axis("forward pass", log=True, show=time_tick))
     )
-
-
-def _line(x1: float, y1: float, x2: float, y2: float) -> str:
-    return f"<line x1='{x1:.1f}' y1='{y1:.1f}' x2='{x2:.1f}' y2='{y2:.1f}' stroke='#d6d9e0'/>"
-
-
-def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}'>{escape(text)}</text>"
-
-
-def _curve(points: list[tuple[float, float]], colour: str) -> str:
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    dots = "".join(f"<circle cx='{x:.1f}' cy='{y:.1f}' r='3.5' fill='{colour}'/>" for x, y in points)
-    return f"<polyline points='{path}' fill='none' stroke='{colour}' stroke-width='2'/>{dots}"
-
-
-def _legend(place: int, name: str) -> str:
-    x, y = _WIDTH - _RIGHT + 20, _TOP + 20 + 24 * place
-    return f"<circle cx='{x}' cy='{y - 4}' r='5' fill='{_COLOURS[place % 4]}'/>" + _text(x + 12, y, name, "start")

@@ -6,8 +6,8 @@ from html import escape
 from typing import Literal
 
 from keysift.evaluate.play_record import Preset, PresetCase
-from keysift.web.context_page import number
-from keysift.web.play_page import source
+from keysift.web.number import number
+from keysift.web.page import source
 
 Scheme = Literal["light", "dark"]
 

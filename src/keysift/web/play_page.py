@@ -1,13 +1,13 @@
 """The playground as one HTML file: the sources in play/ joined together, and the record of what Python computes."""
 
 import json
-from importlib import resources
 
 from keysift.core.config import to_dict
 from keysift.evaluate.play_record import Playground
+from keysift.web.page import source
 
 MATHEMATICS = ("rows", "entmax", "mechanisms", "plane", "number", "state", "check")
-STYLES = ("colours", "page", "charts")
+STYLES = ("colours", "base", "play/page", "play/charts")
 PAGE = ("elements", "history", "address", "keys", "bars", "panels", "lines", "scores")
 VIEWS = ("geometry", "planes", "maps_record", "maps", "export", "main")
 
@@ -18,7 +18,7 @@ def play_page(record: Playground) -> str:
         "record": as_json(record),
         "script": script(*MATHEMATICS, *PAGE, *VIEWS),
     }
-    page = source("page.html")
+    page = source("play/page.html")
     for name, text in parts.items():
         before, after = page.split(f"/*{name}*/")
         page = before + text + after
@@ -26,13 +26,9 @@ def play_page(record: Playground) -> str:
 
 
 def script(*names: str) -> str:
-    return '"use strict";\n' + "".join(source(f"{name}.js") for name in names)
+    return '"use strict";\n' + "".join(source(f"play/{name}.js") for name in names)
 
 
 def as_json(record: Playground) -> str:
     """JSON inside a page: no `<`, so that no text in it can end the element."""
     return json.dumps(to_dict(record), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-
-
-def source(name: str) -> str:
-    return (resources.files("keysift.web") / "play" / name).read_text(encoding="utf-8")

@@ -50,12 +50,12 @@ function bar(key, w, by, was, x, wide, each, y, state) {
     );
   }
   const above = w >= 0 ? Math.min(top, by === null ? top : y(Math.max(was, 0))) - 4 : y(w) + 12;
-  if (each >= 34)
+  if (each >= 42)
     found.push(
       svg("text", { x, y: above, "text-anchor": "middle", class: "weight" }, key.masked ? "masked" : number(w)),
     );
   if (by !== null && each >= 20) {
-    const text = (by > 0 ? "▲" : "▼") + (each >= 44 ? signed(by) : "");
+    const text = (by > 0 ? "▲" : "▼") + (each >= 56 ? signed(by) : "");
     found.push(svg("text", { x, y: w >= 0 ? above - 13 : above + 13, "text-anchor": "middle", class: "mark" }, text));
   }
   found.push(

@@ -1,12 +1,12 @@
 // How the page writes numbers: as keysift's Python pages do.
 
-/** Short, and honest about zero: "0" is exactly zero, ".000" is not. */
+/** Three digits, and honest about zero: "0" is exactly zero, what is tiny is written "1e-9". */
 function number(value) {
   if (value === 0) return "0";
-  const size = Math.abs(value);
-  if (size >= 100) return value.toFixed(0);
-  const text = size < 10 ? value.toFixed(3) : value.toFixed(1);
-  return size < 1 ? text.replace(/^(-?)0\./, "$1.") : text;
+  const power = Number(value.toExponential(2).split("e")[1]);
+  if (power < -3) return value.toExponential(0);
+  const digits = Math.max(0, 2 - power);
+  return value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
 
 function signed(value) {
