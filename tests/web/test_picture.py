@@ -7,7 +7,7 @@ import pytest
 
 from keysift.evaluate.play import COMPANIES, two_companies
 from keysift.kernels.weights import weights
-from keysift.web.context_page import number
+from keysift.web.number import number
 from keysift.web.picture import Scheme, colours, picture
 
 

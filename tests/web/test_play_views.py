@@ -192,7 +192,7 @@ DRAG = """async () => {
     const at = (share) => ({ pointerId: 1, bubbles: true, clientX: 0, clientY: box.top + share * box.height });
     handle.setPointerCapture = () => {};
     handle.dispatchEvent(new PointerEvent("pointerdown", at(0.2)));
-    const frames = [];
+    const frames = [], seen = new Set();
     let drawn = 0;
     const inner = store.draw;
     store.draw = (state) => { inner(state); drawn++; };
@@ -200,6 +200,7 @@ DRAG = """async () => {
         const begin = performance.now();
         const step = (now) => {
             frames.push(now);
+            seen.add(store.state.keys[0].cosine);
             handle.dispatchEvent(new PointerEvent("pointermove", at(0.35 + 0.2 * Math.sin(frames.length / 5))));
             if (performance.now() - begin < 2000) requestAnimationFrame(step);
             else done();
@@ -208,7 +209,7 @@ DRAG = """async () => {
     });
     handle.dispatchEvent(new PointerEvent("pointerup", at(0.3)));
     const rate = (1000 * (frames.length - 1)) / (frames.at(-1) - frames[0]);
-    return { rate, drawn: drawn / frames.length, moved: store.state.keys[0].cosine };
+    return { rate, drawn: drawn / frames.length, places: seen.size };
 }"""
 
 
@@ -222,7 +223,7 @@ def test_ten_thousand_keys_are_dragged_at_thirty_frames_a_second(
     page.wait_for_timeout(500)
     best = max((page.evaluate(DRAG) for _ in range(3)), key=lambda found: found["rate"])
     assert best["drawn"] > 0.9, "every frame draws the new weights"
-    assert best["moved"] != 0.9
+    assert best["places"] > 10, "the key follows the pointer"
     with capsys.disabled():
         sys.stdout.write(
             f"\nplayground: first paint {painted:.0f} ms; 10,000 keys at {best['rate']:.0f} frames a second\n"
