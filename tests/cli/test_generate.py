@@ -134,7 +134,7 @@ def test_extremes_have_an_answer(run: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_reader_that_has_enough_ends_it(run: Path) -> None:
-    command = [*KEYSIFT, "generate", str(run), "--prompt", "ab", "--max-new-tokens", "1000000"]
+    command = [*KEYSIFT, "generate", str(run), "--prompt", "ab", "--max-new-tokens", "1000000", "--threads", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.read(5)

@@ -9,14 +9,17 @@ import sys
 from contextlib import redirect_stderr
 from importlib import import_module
 from io import StringIO, TextIOWrapper
+from types import ModuleType
 from typing import Annotated, Any, Union
 
 import tyro
 from rich.console import Console
 
+from keysift.cli import output
 from keysift.cli.flags import RULES
-from keysift.core.errors import KeysiftError
+from keysift.core.errors import ConfigError, KeysiftError
 from keysift.core.shown import shown_text
+from keysift.core.threads import Busy, Choice, choose, examine, settle
 
 VERBS = (
     "mechanisms",
@@ -33,6 +36,11 @@ VERBS = (
     "bench",
     "inspect",
 )
+
+
+# Of these, a sweep leaves computing to its runs, which share the cores; doctor says what the others would do.
+COMPUTING = ("train", "generate", "demo", "bench", "sweep", "doctor")
+_BUSY = Busy()
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -65,7 +73,7 @@ def _parse(argv: list[str]) -> Any:
     # The summary in --help is the first line of each verb's docstring: no second list to keep.
     union: Any = Union[  # noqa: UP007
         tuple(
-            Annotated[module.Args, tyro.conf.subcommand(verb, description=module.__doc__)]
+            Annotated[module.Args, tyro.conf.subcommand(verb, description=_about(verb, module))]
             for verb, module in verbs.items()
         )
     ]
@@ -75,10 +83,52 @@ def _parse(argv: list[str]) -> Any:
         return tyro.cli(union, prog="keysift", description="Attention that can say no.", args=argv, config=flags)
     # Flags of these verbs change what a file or an old run says, so they start from it.
     module, rest = verbs[argv[0]], argv[1:]
-    about = module.__doc__
+    about = _about(argv[0], module)
     return tyro.cli(
         module.Args, prog=f"keysift {argv[0]}", description=about, args=rest, default=own(rest), config=flags
     )
+
+
+def _about(verb: str, module: ModuleType) -> str:
+    if verb not in COMPUTING:
+        return module.__doc__ or ""
+    return f"{module.__doc__}\n\n--threads N computes with N threads; by default as many as there are free cores."
+
+
+def choose_threads(argv: list[str]) -> tuple[list[str], Choice | None]:
+    """Settles the threads of a verb that computes, before torch is imported; the arguments without --threads."""
+    argv, asked = _without_threads(argv)
+    verb = argv[0] if argv else ""
+    if verb not in COMPUTING:
+        if asked is not None:
+            raise ConfigError(f"--threads is for verbs that compute ({', '.join(COMPUTING)}), not for {verb or 'none'}")
+        return argv, None
+    choice = choose(asked, examine(_BUSY))
+    if "torch" in sys.modules:  # called from Python: the process is not ours to change, unless asked
+        if asked is not None:
+            sys.modules["torch"].set_num_threads(asked)
+        return argv, choice
+    if verb != "sweep" or asked is not None:
+        settle(choice)
+    return argv, choice
+
+
+def _without_threads(argv: list[str]) -> tuple[list[str], int | None]:
+    left, asked, words = [], None, iter(argv)
+    for word in words:
+        if word != "--threads" and not word.startswith("--threads="):
+            left.append(word)
+            continue
+        number = next(words, "") if word == "--threads" else word.removeprefix("--threads=")
+        if not number.isdecimal():
+            raise ConfigError(f"--threads takes a number, got {number!r}; write --threads 2")
+        asked = int(number)
+    return left, asked
+
+
+def _speaks() -> bool:
+    """Of the processes torchrun started, one."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _main(argv: list[str]) -> int:
@@ -86,11 +136,15 @@ def _main(argv: list[str]) -> int:
         if isinstance(stream, TextIOWrapper):  # a letter the terminal has not is spelled out
             stream.reconfigure(errors="backslashreplace")
     try:
+        argv, choice = choose_threads(argv)
         args = parse(argv)
+        warning = choice.warning() if choice is not None and _speaks() else None
+        if warning is not None and argv[0] != "doctor":
+            output.print_note(f"keysift: {warning}")
         sys.modules[type(args).__module__].run(args)
         sys.stdout.flush()
     except KeysiftError as error:
-        if os.environ.get("RANK", "0") == "0":  # every process torchrun started refuses; one says so
+        if _speaks():
             Console(stderr=True, highlight=False).print(f"keysift: {error}", markup=False, soft_wrap=True)
         return 2
     except BrokenPipeError:

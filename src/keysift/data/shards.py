@@ -17,6 +17,7 @@ from pathlib import Path
 
 from keysift.core.disk import sync
 from keysift.core.errors import DataError, RangeError
+from keysift.core.threads import examine
 from keysift.data.corpus import FORMAT, INDEX, Corpus, open_corpus, read_index, write_index
 from keysift.data.progress import Meter
 from keysift.data.sources import Document, Source, find_source
@@ -82,7 +83,7 @@ def build(
     with fresh(out) as folder:
         chosen = _tokenizer(tokenizer, source, show)
         if workers is None:
-            workers = 1 if isinstance(chosen, Bytes) else os.cpu_count() or 1
+            workers = 1 if isinstance(chosen, Bytes) else examine().usable
         meter = Meter(f"tokenising {source.name}", source.size, show=show)
         with closing(Writer(folder, chosen, shard_tokens)) as writer, meter.live:
             for facts, ids in _encoded(source, chosen, workers):

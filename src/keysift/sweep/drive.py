@@ -1,7 +1,6 @@
 """Make the runs of a sweep, each in a process of its own and resumable."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 
 from keysift.core.disk import write_whole
 from keysift.core.errors import ConfigError
+from keysift.core.threads import share
 from keysift.runs.directory import Run
 from keysift.runs.layout import DIAGNOSIS, METRICS, TRAIN, holds_a_run, saved
 from keysift.runs.metrics import last
@@ -51,8 +51,10 @@ def sweep(runs: dict[str, TrainConfig], out: Path, *, processes: int, show: bool
     waiting = [name for name, config in runs.items() if not _over(outcomes[name].summary, config)]
     steps = max(config.steps or 0 for config in runs.values())
     board = Board(len(waiting), steps, show=show)
+    # Runs beside each other share the free cores, unless the user says how many threads.
+    environment = share(processes)
     with Stop() as stop, board.live:
-        for name, said in _run_all(waiting, runs, out, processes, stop, board):
+        for name, said in _run_all(waiting, runs, out, processes, environment, stop, board):
             found = Outcome(name, _summary(out / name), said)
             outcomes[name] = found
             loss = found.summary.loss if found.summary else None
@@ -62,14 +64,20 @@ def sweep(runs: dict[str, TrainConfig], out: Path, *, processes: int, show: bool
 
 
 def _run_all(
-    waiting: list[str], runs: dict[str, TrainConfig], out: Path, processes: int, stop: Stop, board: Board
+    waiting: list[str],
+    runs: dict[str, TrainConfig],
+    out: Path,
+    processes: int,
+    environment: dict[str, str],
+    stop: Stop,
+    board: Board,
 ) -> Iterator[tuple[str, str]]:
     """Names of runs as they end, each with its error message if it failed."""
     queue, at_work, passed_on = iter(waiting), dict[str, subprocess.Popen[bytes]](), False
     try:
         while True:
             while not stop.asked and len(at_work) < processes and (name := next(queue, None)) is not None:
-                at_work[name] = _start(runs[name], out / name, processes)
+                at_work[name] = _start(runs[name], out / name, environment)
             if not at_work:
                 return
             if stop.asked and not passed_on:
@@ -93,17 +101,15 @@ def _run_all(
             process.wait()
 
 
-def _start(config: TrainConfig, path: Path, processes: int) -> subprocess.Popen[bytes]:
+def _start(config: TrainConfig, path: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
     changes: dict[str, Any] = {"steps": config.steps}
     if not holds_a_run(path):
         write_whole(_file(path), to_toml(config))
         changes["warmup"] = _warmup(config, path.parent)
     # -P: nothing is imported from the working folder, where a numpy.py may lie beside the user's text.
     command = [sys.executable, "-P", "-m", "keysift.sweep.child", str(_file(path)), str(path), json.dumps(changes)]
-    # Runs beside each other share the cores, unless the user says how many threads.
-    threads = str(max(1, (os.cpu_count() or 1) // processes))
     with _log(path).open("wb") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log, env={"OMP_NUM_THREADS": threads, **os.environ})
+        return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
 
 def _failure(code: int, path: Path) -> str:
