@@ -2,9 +2,9 @@ import io
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from keysift.core import live
+from keysift.core.shown import Door
 from keysift.data import build
 from keysift.data.progress import Meter
 from tests.data.test_shards import of
@@ -32,7 +32,7 @@ def test_silence_when_asked(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
 
 def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
-    monkeypatch.setattr(live, "Console", lambda **_: Console(file=screen, force_terminal=True, width=100))
+    monkeypatch.setattr(live, "Door", lambda **_: Door(file=screen, force_terminal=True, width=100))
     meter = Meter("reading words", 100)
     with meter.live:
         meter.advance(50)

@@ -9,6 +9,7 @@ import tyro
 
 from keysift.core.config import config, load, save
 from keysift.core.errors import DataError
+from keysift.core.shown import styled
 
 if TYPE_CHECKING:
     from keysift.bench.record import Result
@@ -159,7 +160,7 @@ def _table(found: "Result") -> None:
     for target in found.targets:
         colour = colours[target.met]
         value, wanted = measured(target)
-        targets.add_row(f"[{colour}]{verdict(target)}[/{colour}]", value, wanted, target.name)
+        targets.add_row(styled((verdict(target), colour)), value, wanted, target.name)
     if found.targets:
         console.print(targets)
     rows = output.table("Times")
@@ -169,6 +170,6 @@ def _table(found: "Result") -> None:
     for row in found.rows:
         rows.add_row(*(column.of(row) for column in columns))
     console.print(rows)
-    console.print(f"\n{machine_line(found.machine)}", markup=False, soft_wrap=True)
+    console.print(f"\n{machine_line(found.machine)}", soft_wrap=True)
     for note in found.notes:
-        console.print(note, markup=False, soft_wrap=True)
+        console.print(note, soft_wrap=True)

@@ -1,14 +1,12 @@
 """Tokenise text once into a corpus, or look at one."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-from rich.console import Console
-from rich.table import Table
 
 from keysift.core.config import config
+from keysift.core.shown import shown
 
 
 @config
@@ -45,6 +43,7 @@ class Args:
 
 
 def run(args: Args) -> None:
+    from keysift.cli import output
     from keysift.data.corpus import open_corpus
     from keysift.data.shards import build
 
@@ -69,9 +68,10 @@ def run(args: Args) -> None:
         split = corpus.split(part, share or 0.0)
         told[f"{part}_documents"], told[f"{part}_tokens"] = split.documents, split.tokens
     if do.json:
-        Console().out(json.dumps(told, indent=2), highlight=False)
+        output.print_json(told)
         return
-    table = Table(show_header=False, box=None)
+    table = output.table()
+    table.show_header = False
     for key, value in told.items():
-        table.add_row(key.replace("_", " "), f"{value:,}" if isinstance(value, int) else value)
-    Console().print(table)
+        table.add_row(key.replace("_", " "), f"{value:,}" if isinstance(value, int) else shown(value))
+    output.console().print(table)

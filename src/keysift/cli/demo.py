@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from keysift.core.config import config
+from keysift.core.shown import styled
 from keysift.evaluate.record import ContextExperiment
 
 
@@ -31,9 +32,11 @@ def run(args: Args) -> None:
     console = output.console()
     alone = sum(row.absolute for row in experiment.rows)
     console.print(
-        "[bold red]*[/bold red] moved although its own score did not: "
-        "that weight compares keys, it does not judge one.\n"
-        f"{alone} of {len(experiment.rows)} mechanisms judge each key alone. 0 is exactly zero.",
+        styled(
+            ("*", "bold red"),
+            " moved although its own score did not: that weight compares keys, it does not judge one.\n"
+            f"{alone} of {len(experiment.rows)} mechanisms judge each key alone. 0 is exactly zero.",
+        ),
         soft_wrap=True,
     )
     if args.seconds:
@@ -54,16 +57,12 @@ def _train(args: Args, experiment: ContextExperiment) -> None:
     args.out.write_text(context_page(experiment, training_section(story)))
     console.print(f"loss {story.losses[0]:.2f} -> {story.losses[-1]:.2f} nats a byte in {len(story.losses)} steps")
     for title, text in (("untrained", story.before), ("trained", story.after)):
-        console.print(f"\n[bold]{title}[/bold]")
-        output.print_plain(_visible(text))
-    console.print("\n[bold]Try next[/bold]")
+        console.print(styled("\n", (title, "bold")))
+        output.print_plain(text)
+    console.print(styled("\n", ("Try next", "bold")))
     output.print_plain(f"keysift train --resume {run} --minutes 5")
     output.print_plain(f'keysift generate {run} --prompt "def " --max-new-tokens 200')
     output.print_plain("keysift train --arch multiscreen --psi 6 --data YOUR.txt --minutes 2 --out runs/first")
-
-
-def _visible(text: str) -> str:
-    return "".join(c if c.isprintable() or c == "\n" else "\N{MIDDLE DOT}" for c in text)
 
 
 def _table(experiment: ContextExperiment) -> None:
@@ -76,8 +75,8 @@ def _table(experiment: ContextExperiment) -> None:
         table.add_column(f"{context.title}\n{', '.join(f'{score:g}' for score in context.scores)}")
     for row in experiment.rows:
         cells = (
-            " ".join(
-                f"[bold red]{number(w)}*[/bold red]" if mark else number(w)
+            styled(" ").join(
+                styled((f"{number(w)}*", "bold red") if mark else number(w))
                 for w, mark in zip(weights, moved, strict=True)
             )
             for weights, moved in zip(row.weights, row.moved, strict=True)

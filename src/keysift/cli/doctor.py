@@ -8,6 +8,7 @@ from typing import Any
 
 from keysift.core import threads
 from keysift.core.config import config
+from keysift.core.shown import styled
 
 _PACKAGES = ("keysift", "torch", "numpy", "safetensors", "tyro", "rich")
 
@@ -36,8 +37,10 @@ def run(args: Args) -> None:
     console.print(f"accelerator: {machine['accelerator'] or 'none, everything runs on the CPU'}", soft_wrap=True)
     console.print(f"C++ compiler: {machine['compiler'] or 'none found'}\n", soft_wrap=True)
     for backend in facts["backends"]:
-        state = "[green]usable[/green]" if backend["usable"] else f"[red]not usable[/red]: {backend['reason']}"
-        console.print(f"backend {backend['name']}: {state}\n    {backend['about']}", soft_wrap=True)
+        state = ("usable", "green") if backend["usable"] else ("not usable", "red")
+        reason = "" if backend["usable"] else f": {backend['reason']}"
+        told = styled(f"backend {backend['name']}: ", state, f"{reason}\n    {backend['about']}")
+        console.print(told, soft_wrap=True)
 
 
 def examine() -> dict[str, Any]:

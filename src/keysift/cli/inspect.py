@@ -62,9 +62,9 @@ def show(record: "Record") -> None:
     out = console()
     out.print(lines)
     for text in record.texts:
-        out.print(f"{text.name}: {text.tokens} tokens, loss {text.loss:.3f} nats a token", markup=False)
+        out.print(f"{text.name}: {text.tokens} tokens, loss {text.loss:.3f} nats a token")
     for finding in record.findings:
-        out.print(f"- {finding}", markup=False)
+        out.print(f"- {finding}")
 
 
 # What the table on the terminal shows; the record has them all.

@@ -6,19 +6,18 @@ A KeysiftError becomes one line on stderr and exit code 2: a user's mistake is n
 import os
 import signal
 import sys
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
 from io import StringIO, TextIOWrapper
 from types import ModuleType
 from typing import Annotated, Any, Union
 
 import tyro
-from rich.console import Console
 
 from keysift.cli import output
 from keysift.cli.flags import RULES
 from keysift.core.errors import ConfigError, KeysiftError
-from keysift.core.shown import shown_text
+from keysift.core.shown import shown
 from keysift.core.threads import Busy, Choice, choose, examine, settle
 
 VERBS = (
@@ -39,7 +38,7 @@ VERBS = (
 
 
 # Of these, a sweep leaves computing to its runs, which share the cores; doctor says what the others would do.
-COMPUTING = ("train", "generate", "demo", "bench", "sweep", "doctor")
+COMPUTING = ("train", "generate", "demo", "bench", "sweep", "inspect", "doctor")
 _BUSY = Busy()
 
 
@@ -49,15 +48,18 @@ def main(argv: list[str] | None = None) -> None:
 
 def parse(argv: list[str]) -> Any:
     """The arguments of a verb, as its `run` takes them. A value that a config refuses is its KeysiftError."""
-    said = StringIO()
+    said, help_text = StringIO(), StringIO()
+    # Help has colours, unless it shows defaults that were read from a file.
+    foreign = any(word.startswith(("--resume", "--config")) for word in argv)
     try:
-        with redirect_stderr(said), RULES:
+        with redirect_stderr(said), redirect_stdout(help_text if foreign else sys.stdout), RULES:
             return _parse(argv)
     except SystemExit as ended:
         refused = _refusal(ended)
         if refused is not None:
             raise refused.with_traceback(None) from None
-        sys.stderr.write(shown_text(said.getvalue()))
+        output.print_plain(help_text.getvalue(), end="")
+        output.print_note(said.getvalue(), end="")
         raise
 
 
@@ -145,7 +147,7 @@ def _main(argv: list[str]) -> int:
         sys.stdout.flush()
     except KeysiftError as error:
         if _speaks():
-            Console(stderr=True, highlight=False).print(f"keysift: {error}", markup=False, soft_wrap=True)
+            output.print_note(f"keysift: {shown(error)}")
         return 2
     except BrokenPipeError:
         # `keysift ... | head`: the reader has enough. Python would flush once more when it ends, and complain.

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import tyro
 
 from keysift.core.config import config
+from keysift.core.shown import styled
 
 
 @config
@@ -72,17 +73,17 @@ def _page(mechanism: Any) -> None:
     from keysift.mechanisms.spec import Promise
 
     console = output.console()
-    console.print(f"[bold]{mechanism.title}[/bold]  ({mechanism.name})", soft_wrap=True)
-    console.print(f"{mechanism.formula}\n{mechanism.source}\n", markup=False, soft_wrap=True)
+    console.print(styled((mechanism.title, "bold"), f"  ({mechanism.name})"), soft_wrap=True)
+    console.print(f"{mechanism.formula}\n{mechanism.source}\n", soft_wrap=True)
     for scalar in mechanism.scalars:
         per = scalar.per.name.lower().replace("_", " and ")
         kind = "learned" if scalar.learned else "constant"
-        console.print(f"{scalar.name}: {scalar.meaning} ({kind}, per {per})", markup=False, soft_wrap=True)
+        console.print(f"{scalar.name}: {scalar.meaning} ({kind}, per {per})", soft_wrap=True)
     console.print()
     for promise in Promise:
-        sign = "[green]holds  [/green]" if promise in mechanism.holds else "[dim]refuted[/dim]"
+        sign = ("holds  ", "green") if promise in mechanism.holds else ("refuted", "dim")
         note = f" ({mechanism.notes[promise]})" if promise in mechanism.notes else ""
-        console.print(f"{sign}  {promise.value}{note}", soft_wrap=True)
+        console.print(styled(sign, f"  {promise.value}{note}"), soft_wrap=True)
 
 
 def _markdown_table(chosen: list[Any]) -> str:

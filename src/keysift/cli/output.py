@@ -1,4 +1,4 @@
-"""How verbs speak: tables for people, JSON for scripts."""
+"""How verbs speak: tables for people, JSON for scripts. Everything goes through core/shown.py."""
 
 import json
 import sys
@@ -8,13 +8,13 @@ from rich.console import Console
 from rich.table import Table
 
 from keysift.core.config import to_dict
-from keysift.core.shown import shown_text
+from keysift.core.shown import Door, shown_text
 
 
 def console() -> Console:
     """On a terminal as wide as it is; in a file or a pipe wide enough for every table."""
-    found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=max(found.width, 110))
+    found = Door()
+    return found if found.is_terminal else Door(width=max(found.width, 110))
 
 
 def table(title: str | None = None) -> Table:
@@ -23,17 +23,18 @@ def table(title: str | None = None) -> Table:
 
 
 def print_json(value: Any) -> None:
-    print_plain(json.dumps(to_dict(value), indent=2))
+    # The one control character that JSON leaves as it is; the door's spelling of it would not be JSON.
+    print_plain(json.dumps(to_dict(value), indent=2).replace("\x7f", "\\u007f"))
 
 
-def print_plain(text: str) -> None:
+def print_plain(text: str, end: str = "\n") -> None:
     """As it is, whatever the terminal: a script or a document reads this."""
-    Console(no_color=True, highlight=False, soft_wrap=True).print(text, markup=False, emoji=False)
+    Door(no_color=True, soft_wrap=True).print(text, end=end)
 
 
-def print_note(text: str) -> None:
+def print_note(text: str, end: str = "\n") -> None:
     """Beside the result, on stderr: what a person should know and a script need not read."""
-    Console(stderr=True, highlight=False, soft_wrap=True).print(text, markup=False, emoji=False)
+    Door(stderr=True, soft_wrap=True).print(text, end=end)
 
 
 def write(text: str) -> None:

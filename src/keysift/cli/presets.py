@@ -1,7 +1,5 @@
 """List the model sizes with their exact parameter counts."""
 
-import sys
-
 from keysift.core.config import config
 
 
@@ -18,7 +16,7 @@ def run(args: Args) -> None:
     from keysift.models.presets import markdown, rows
 
     if args.markdown:
-        sys.stdout.write(markdown())
+        output.print_plain(markdown(), end="")
         return
     found = rows()
     if args.json:

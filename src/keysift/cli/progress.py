@@ -2,16 +2,17 @@
 
 from types import TracebackType
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+from keysift.core.shown import Door, Words
 
 
 class Bar:
     """On a terminal only, and gone when the work is done."""
 
     def __init__(self, *, show: bool = True) -> None:
-        console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        console = Door(stderr=True)
+        columns = (Words("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self._bars = Progress(*columns, console=console, transient=True, disable=not (show and console.is_terminal))
         self._tasks: dict[str, int] = {}
 

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from keysift.core.config import config
 from keysift.core.errors import DataError
+from keysift.core.shown import shown
 from keysift.runs.summary import Summary
 
 
@@ -51,6 +52,6 @@ def runs_table(found: tuple[Summary, ...]) -> Table:
         loss, validation = ("" if figure is None else f"{figure:.4f}" for figure in figures)
         speed = "" if one.tokens_per_second is None else f"{one.tokens_per_second:,.0f}"
         size, step = f"{one.parameters:,}", f"{one.step}/{one.steps}" if one.steps else str(one.step)
-        words = (one.path, one.arch, one.data, one.state)
+        words = map(shown, (one.path, one.arch, one.data, one.state))
         table.add_row(*words, step, size, loss, validation, speed, sparkline(one.losses))
     return table

@@ -5,15 +5,16 @@ import time
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
 from rich.progress import Progress, ProgressColumn
+
+from keysift.core.shown import Door, shown_text
 
 
 class Live:
     """`bars` is there on a terminal only; where it is None, `now_and_then` speaks instead."""
 
     def __init__(self, *columns: ProgressColumn, show: bool, every: float = 5.0, transient: bool = False) -> None:
-        console = Console(stderr=True)
+        console = Door(stderr=True)
         self.show = show
         self.bars = Progress(*columns, console=console, transient=transient) if show and console.is_terminal else None
         self._every = every
@@ -34,9 +35,9 @@ class Live:
         """A line that stays."""
         try:
             if self.bars is not None:
-                self.bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
+                self.bars.console.print(text, soft_wrap=True)
             elif self.show:
-                sys.stderr.write(text + "\n")
+                sys.stderr.write(shown_text(text) + "\n")
                 sys.stderr.flush()
         except OSError:
             self.show = False  # the terminal or the pipe is gone; the work is not

@@ -2,9 +2,10 @@
 
 import time
 
-from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from keysift.core.live import Live
+from keysift.core.shown import Words
 
 
 class Meter:
@@ -14,7 +15,7 @@ class Meter:
         self.done = 0
         self._began = time.monotonic()
         columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-        self.live = Live(TextColumn("{task.description}"), *columns, show=show, every=every, transient=True)
+        self.live = Live(Words("{task.description}"), *columns, show=show, every=every, transient=True)
         if self.live.bars is not None:
             self._task = self.live.bars.add_task(title, total=total)
 

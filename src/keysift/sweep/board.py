@@ -2,16 +2,17 @@
 
 from typing import Any
 
-from rich.progress import BarColumn, TaskID, TextColumn
+from rich.progress import BarColumn, TaskID
 
 from keysift.core.live import Live
+from keysift.core.shown import Words
 
 
 class Board:
     def __init__(self, runs: int, steps: int, *, show: bool) -> None:
         self._steps = steps
         self._runs, self._over = runs, 0
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[news]}"))
+        columns = (Words("{task.description}"), BarColumn(), Words("{task.fields[news]}"))
         self.live = Live(*columns, show=show)
         self._tasks: dict[str, TaskID] = {}
         self._news: dict[str, str] = {}

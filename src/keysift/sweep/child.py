@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from keysift.core.errors import KeysiftError
+from keysift.core.shown import shown
 from keysift.runs.directory import Run
 from keysift.runs.layout import holds_a_run
 from keysift.train.config_file import read_toml
@@ -23,7 +24,7 @@ def main(file: str, run: str, changes: str) -> int:
         config = read_facts(Run(path)).config if resume else read_toml(Path(file))
         train(replace(config, **json.loads(changes)), path, resume=resume, show=False)
     except KeysiftError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{shown(error)}\n")
         return 2
     except KeyboardInterrupt:
         return 130

@@ -2,9 +2,10 @@
 
 import time
 
-from rich.progress import BarColumn, TextColumn
+from rich.progress import BarColumn
 
 from keysift.core.live import Live
+from keysift.core.shown import Words
 
 
 class Display:
@@ -14,7 +15,7 @@ class Display:
         self._steps, self._seconds = steps, seconds
         self._began = time.monotonic()
         self._first: int | None = None
-        columns = (TextColumn("step {task.fields[step]}"), BarColumn(), TextColumn("{task.description}"))
+        columns = (Words("step {task.fields[step]}"), BarColumn(), Words("{task.description}"))
         self.live = Live(*columns, show=show)
         if self.live.bars is not None:
             self._task = self.live.bars.add_task("starting", total=1.0, step=0)
