@@ -14,7 +14,7 @@ from keysift.evaluate.play import PRESETS, distractors, playground
 from keysift.evaluate.play_record import Playground
 from keysift.mechanisms import MECHANISMS
 from keysift.web.number import number
-from keysift.web.play_page import MATHEMATICS, PAGE, VIEWS, as_json, play_page, script
+from keysift.web.play_page import MATHEMATICS, PAGE, VIEWS, as_json, play_page, script, shipped_model
 
 NODE = shutil.which("node")
 
@@ -30,7 +30,7 @@ def node(program: str, *names: str, record: Playground | None = None) -> Any:
         if os.environ.get("CI"):
             pytest.fail("no node found: CI must install nodejs (see .ci/run)")
         pytest.skip("NO NODE FOUND: the page's JavaScript was not tested outside a browser; install nodejs")
-    start = f"RECORD = {as_json(record)};\n" if record else ""
+    start = f"RECORD = {as_json(record, {})};\n" if record else ""
     text = f"{script(*names)}\n{start}let found;\n{program}\nconsole.log(JSON.stringify(found));"
     done = subprocess.run([NODE, "-"], input=text, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -62,7 +62,7 @@ def test_the_check_sees_every_seeded_fault(record: Playground) -> None:
     sources = script(*MATHEMATICS)
     assert all(sources.count(right) == 1 for right, _ in FAULTS)
     edited = json.dumps([sources.replace(right, wrong) for right, wrong in FAULTS])
-    program = f"""const record = {as_json(record)};
+    program = f"""const record = {as_json(record, {})};
 const run = (text) => new Function(`${{text}}; RECORD = arguments[0]; return checkAll(RECORD).wrong.length`)(record);
 found = {edited}.map(run);"""
     assert all(wrong > 0 for wrong in node(program)), dict(zip(FAULTS, node(program), strict=True))
@@ -161,6 +161,8 @@ RECORDS: list[tuple[object, str | int]] = [
         "scores[1][0] must be a finite number, got null",
     ),
     (maps(layers=[{"heads": [head(threshold="0")]}]), "threshold must be a number or null"),
+    (maps(layers=[{"heads": [head(name=3)]}]), "name must be text"),
+    (shipped_model()["maps"], 3),
     (maps(tokens=["a"] * 1024, layers=[{"heads": [{"weights": []}] * 9}]), "one row for each of the 1024 tokens"),
 ]
 READ = """
@@ -194,7 +196,7 @@ found = ["{tokens: <img onerror=alert(1)>", "[".repeat(64e6 + 1), JSON.stringify
 
 
 def test_the_page_is_one_small_file(record: Playground) -> None:
-    page = play_page(record)
+    page = play_page(record, shipped_model())
     assert len(page.encode()) < 400_000
     assert "/*script*/" not in page
     assert "http-equiv" in page
@@ -206,7 +208,7 @@ def test_no_text_of_the_record_can_end_its_element(record: Playground) -> None:
     hostile = replace(
         record, mechanisms=(replace(record.mechanisms[0], title="</script><img src=x onerror=alert(1)>"),)
     )
-    assert "</script><img" not in play_page(hostile)
+    assert "</script><img" not in play_page(hostile, shipped_model())
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
+from keysift.web.play_page import shipped_model
 from tests.web.browser import axe
 from tests.web.playing import Session, browser, file, session
 from tests.web.test_play_script import maps
@@ -120,6 +121,19 @@ def test_bad_json_is_a_message_not_a_broken_page(session: Session, text: str, me
     assert page.locator("img").count() == 0
 
 
+def test_a_real_model_is_shown_and_its_maps_are_walked(session: Session) -> None:
+    page = session.page
+    page.click("#tab-real")
+    session.settle()
+    assert page.locator("#real-chart polyline").count() == 4
+    real = shipped_model()
+    assert f"{round(100 * max(real['strongest']))}% of its mass on the first token" in page.inner_text("#real-facts")
+    page.click("#real-maps")
+    session.settle()
+    assert page.locator("#map-rows tr").count() == len(real["maps"]["tokens"])
+    assert real["maps"]["layers"][0]["heads"][0]["name"] in page.inner_text("#map-head-out")
+
+
 def test_a_huge_file_is_refused_before_it_is_read(session: Session) -> None:
     page = session.page
     page.click("#tab-map")
@@ -166,7 +180,7 @@ def test_accessible_and_no_wider_than_the_screen(browser: Browser, file: Path, w
     started = Session(browser, file, viewport={"width": width, "height": 844}, color_scheme=scheme)
     page = started.page
     page.add_script_tag(content=source)
-    for view in ("scores", "geometry", "map"):
+    for view in ("scores", "geometry", "map", "real"):
         page.click(f"#tab-{view}")
         if view == "map":
             page.click("#example")

@@ -28,6 +28,8 @@ class Args:
     """Read only so many tokens of each text."""
     batch: int = 1
     """Texts at a time, padded on the left."""
+    maps: Path | None = None
+    """Also write the relevance maps of the first text here, for `keysift play` (docs/playground.md)."""
     sample: int = 16
     """Rows of each context bucket that get the dear diagnostics."""
 
@@ -39,12 +41,24 @@ def run(args: Args) -> None:
 
     texts = read_texts(args.text)
     subject = open_subject(args.model)
+    if args.maps is not None:
+        _write_maps(args.maps, subject, next(iter(texts.values())), args.tokens)
     with Bar(show=not args.json) as bar:
         record = inspect(subject, texts, tokens=args.tokens, batch=args.batch, sample=args.sample, progress=bar.update)
     if args.json:
         print_json(record.to_json())
         return
     show(record)
+
+
+def _write_maps(path: Path, subject: "Subject", text: str, tokens: int | None) -> None:
+    import json
+
+    from keysift.core.disk import write_whole
+    from keysift.lens.maps import relevance_maps
+
+    maps = relevance_maps(subject, text, tokens=tokens)
+    write_whole(path, json.dumps(maps, separators=(",", ":"), allow_nan=False) + "\n")
 
 
 def show(record: "Record") -> None:

@@ -111,4 +111,4 @@ function fromAddress(hash) {
   return state;
 }
 
-const VIEWS = ["scores", "geometry", "map"];
+const VIEWS = ["scores", "geometry", "map", "real"];

@@ -43,7 +43,8 @@ function drawLines(chart, x, y, series) {
 
 function acrossTicks(x, px) {
   const powers = [];
-  for (let p = x.low; x.log && p <= x.high * 1.0001; p *= 10) powers.push(p);
+  const by = x.high / x.low > 200 ? 10 : 2;
+  for (let p = x.low; x.log && p <= x.high * 1.0001; p *= by) powers.push(p);
   return (x.log ? powers : ticks(x.low, x.high, 5)).flatMap((value) => [
     svg("line", {
       x1: px(value),

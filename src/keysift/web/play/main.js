@@ -10,7 +10,7 @@ function draw(state) {
     byId(`view-${view}`).hidden = !chosen;
     set(byId(`tab-${view}`), { "aria-selected": chosen, tabindex: chosen ? 0 : -1 });
   }
-  ({ scores: drawScores, geometry: drawGeometry, map: drawMaps })[state.view](state);
+  ({ scores: drawScores, geometry: drawGeometry, map: drawMaps, real: drawReal })[state.view](state);
   byId("undo").disabled = !store.past.length;
   byId("redo").disabled = !store.future.length;
   clearTimeout(draw.address);
@@ -82,6 +82,7 @@ function start() {
   startScores();
   startGeometry();
   startMaps();
+  startReal();
   store.draw = draw;
   store.state = fromAddress(location.hash) ?? fromPreset(RECORD.presets.find(({ name }) => name === "third"));
   draw(store.state);

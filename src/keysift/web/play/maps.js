@@ -118,14 +118,14 @@ function drawMaps(state) {
   const h = clip(state.map.head, heads.length),
     head = heads[h];
   const query = clip(state.map.query, maps.tokens.length);
-  for (const [id, value, most] of [
-    ["layer", layer, maps.layers.length],
-    ["head", h, heads.length],
-    ["query", query, maps.tokens.length],
+  for (const [id, value, most, note] of [
+    ["layer", layer, maps.layers.length, ""],
+    ["head", h, heads.length, head.name ? `: ${visible(head.name)}` : ""],
+    ["query", query, maps.tokens.length, `: “${visible(maps.tokens[query])}”`],
   ]) {
     set(byId(`map-${id}`), { max: most - 1 });
     if (Number(byId(`map-${id}`).value) !== value) byId(`map-${id}`).value = value;
-    say(byId(`map-${id}-out`), `${value + 1} of ${most}${id === "query" ? `: “${visible(maps.tokens[value])}”` : ""}`);
+    say(byId(`map-${id}-out`), `${value + 1} of ${most}${note}`);
   }
   drawHeat(head, query);
   drawQuery(head, query);

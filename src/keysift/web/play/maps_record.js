@@ -66,10 +66,16 @@ function readMaps(text) {
 
 function readHead(head, at, size) {
   expectThat(head !== null && typeof head === "object", `${at} must be an object with weights, scores and threshold.`);
+  const name = head.name ?? null;
+  expectThat(
+    name === null || (typeof name === "string" && name.length <= MAPS_LIMITS.tokenLength),
+    `${at}.name must be text of at most ${MAPS_LIMITS.tokenLength} characters, or left out.`,
+  );
   const threshold = head.threshold ?? null;
   expectThat(threshold === null || Number.isFinite(threshold), `${at}.threshold must be a number or null.`);
   const scores = head.scores ?? null;
   return {
+    name,
     weights: readSquare(head.weights, `${at}.weights`, size),
     scores: scores === null ? null : readSquare(scores, `${at}.scores`, size),
     threshold,

@@ -1,0 +1,41 @@
+"""How a real model's mass thins out as its context grows, drawn from a lens record: the playground's last view."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from keysift.lens.record import Head, Record
+
+FIRST, REST, EACH = "first_mass", "largest_weight_without_first", "effective_keys"
+
+
+def thinning(record: Record) -> dict[str, Any]:
+    """Mass on the first token (of all heads and of the one that gives it most) and the largest share of the rest."""
+    measured = [k for k, (low, _) in enumerate(record.lengths) if low > 1 and _mean(record.heads, FIRST, k) is not None]
+    strongest = max(record.heads, key=lambda head: head.values[FIRST] or 0.0)
+    most = max(measured, key=lambda k: strongest.by_length[FIRST][k] or 0.0)
+    return {
+        "model": record.model.name,
+        "family": record.model.family,
+        "parameters": record.model.parameters,
+        "tokens": record.texts[0].tokens,
+        # The middle of a bucket of powers of two, cut at the text's end.
+        "keys": [min((low + high) / 2, record.texts[0].tokens) for low, high in (record.lengths[k] for k in measured)],
+        "first": [_mean(record.heads, FIRST, k) for k in measured],
+        "strongest": [_mean([strongest], FIRST, k) for k in measured],
+        "strongest_head": strongest.address,
+        "strongest_at": list(record.lengths[most]),
+        "rest": [_mean(record.heads, REST, k) for k in measured],
+        "effective": [_mean(record.heads, EACH, k) for k in measured],
+    }
+
+
+def telling_heads(record: Record) -> list[tuple[int, int]]:
+    """Three heads worth a look: most mass on the first token, on the token before, and most evenly spread."""
+    names = (FIRST, "previous_mass", "effective_share")
+    best = [max(record.heads, key=lambda head: head.values[name] or 0.0) for name in names]
+    return list(dict.fromkeys((head.layer, head.head) for head in best))
+
+
+def _mean(heads: Sequence[Head], name: str, bucket: int) -> float | None:
+    found = [value for head in heads if (value := head.by_length[name][bucket]) is not None]
+    return float(f"{sum(found) / len(found):.5g}") if found else None
