@@ -19,7 +19,9 @@ TRACKED = subprocess.run(
 TEXT = [
     name
     for name in TRACKED
-    if Path(name).suffix in (".py", ".md", ".toml", ".txt", ".cpp", ".h", "") and name != "LICENSE"
+    if Path(name).suffix in (".py", ".md", ".toml", ".txt", ".js", ".css", ".html", ".cpp", ".h", "")
+    and name != "LICENSE"
+    and (ROOT / name).is_file()  # a link may lead to a folder
 ]
 
 
