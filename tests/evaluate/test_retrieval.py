@@ -84,7 +84,7 @@ def test_rows_of_text_tasks_ask_for_the_answer_only(task: Task) -> None:
 def test_rows_of_different_lengths_are_padded_and_change_nothing() -> None:
     model = Transformer(TransformerConfig(vocab_size=257, depth=1, heads=2, width=16)).eval()
     task = Mqar(Bytes())
-    settings = settings_of((1, 2), expand_beyond=None)
+    settings = settings_of((1, 2))
     assert list(settings) == ["as trained", "RoPE x2"]
     one_by_one = grid(model, task, lengths=(120,), depths=(0.5,), settings=settings, instances=6, batch_tokens=1)
     together = grid(model, task, lengths=(120,), depths=(0.5,), settings=settings, instances=6)

@@ -33,6 +33,7 @@ VERBS = (
     "runs",
     "sweep",
     "bench",
+    "eval",
     "inspect",
 )
 

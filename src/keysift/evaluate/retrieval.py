@@ -33,11 +33,11 @@ class Task(Protocol):
     def row(self, number: int, *, length: int, depth: float) -> tuple[Array, Array]: ...
 
 
-def settings_of(rope_factors: Iterable[float] = (), *, expand_beyond: int | None = None) -> dict[str, Inference]:
+def settings_of(rope_factors: Iterable[float] = (), *, expand_windows: bool | int = False) -> dict[str, Inference]:
     """Ways to run a model beyond its training length, by name; the first is the model as it was trained."""
     found = {"as trained": Inference()}
-    if expand_beyond is not None:
-        found["windows expanded"] = Inference(expand_windows=expand_beyond)
+    if expand_windows:
+        found["windows expanded"] = Inference(expand_windows=expand_windows)
     for factor in rope_factors:
         if factor != 1:
             found[f"RoPE x{factor:g}"] = Inference(rope_factor=factor)

@@ -1,0 +1,109 @@
+"""Figures for papers and slides, from records: PNG and SVG by matplotlib (extra: pip install 'keysift[figures]')."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from keysift.core.errors import UnsupportedError
+from keysift.evaluate.measured import Cell, LossByPosition, Retrieval, Windows
+
+
+def write(draw: Callable[[Any], None], stem: Path, *, size: tuple[float, float] = (7.0, 4.0)) -> list[Path]:
+    """`draw` is given the axes; the figure is written as `stem`.png and `stem`.svg."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UnsupportedError(f"figures need matplotlib ({error}); pip install 'keysift[figures]'") from error
+    figure = Figure(figsize=size, layout="constrained")
+    draw(figure.subplots())
+    paths = [stem.with_suffix(ending) for ending in (".png", ".svg")]
+    for path in paths:
+        # Without the date the same record gives the same file.
+        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
+    return paths
+
+
+def retrieval(record: Retrieval) -> Callable[[Any], None]:
+    """Context length by depth; the best setting is written in the cell where it is not the model as trained."""
+    lengths = sorted({cell.length for cell in record.cells})
+    depths = sorted({cell.depth for cell in record.cells})
+    best = {place: _best(record, *place) for place in ((length, depth) for depth in depths for length in lengths)}
+
+    def draw(axes: Any) -> None:
+        shares = [[best[length, depth].accuracy for length in lengths] for depth in depths]
+        picture = axes.imshow(shares, vmin=0, vmax=1, cmap="viridis", aspect="auto", origin="upper")
+        for y, depth in enumerate(depths):
+            for x, length in enumerate(lengths):
+                cell = best[length, depth]
+                words = f"{100 * cell.accuracy:.0f}"
+                if cell.setting != AS_TRAINED:
+                    words += f"\n{cell.setting}"
+                colour = "white" if cell.accuracy < 0.6 else "black"
+                axes.text(x, y, words, ha="center", va="center", fontsize=8, color=colour)
+        axes.set_xticks(range(len(lengths)), [f"{length:,}" for length in lengths])
+        axes.set_yticks(range(len(depths)), [f"{depth:g}" for depth in depths])
+        axes.set_xlabel("context length in tokens")
+        axes.set_ylabel("depth of the needle")
+        axes.set_title(f"{record.task}: {record.subject.name}, {record.subject.parameters:,} parameters")
+        trained = record.subject.trained_length
+        if trained is not None and lengths[0] <= trained < lengths[-1]:
+            axes.axvline(sum(length <= trained for length in lengths) - 0.5, color="red", linestyle="--")
+        axes.figure.colorbar(picture, ax=axes, label="share of answers that were right")
+
+    return draw
+
+
+AS_TRAINED = "as trained"
+
+
+def _best(record: Retrieval, length: int, depth: float) -> Cell:
+    """The setting with the most right answers; of equals the first, which is the model as trained."""
+    return max((c for c in record.cells if (c.length, c.depth) == (length, depth)), key=lambda c: c.right)
+
+
+def positions(record: LossByPosition) -> Callable[[Any], None]:
+    def draw(axes: Any) -> None:
+        for setting in dict.fromkeys(point.setting for point in record.points):
+            line = [point for point in record.points if point.setting == setting]
+            axes.errorbar(
+                [point.context for point in line],
+                [point.nats for point in line],
+                yerr=[point.error for point in line],
+                label=setting,
+                capsize=2,
+            )
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel("tokens before the predicted one")
+        axes.set_ylabel("nats a token")
+        axes.set_title(f"Loss by position: {record.subject.name}")
+        if record.subject.trained_length is not None:
+            axes.axvline(record.subject.trained_length, color="red", linestyle="--", label="training length")
+        axes.legend()
+
+    return draw
+
+
+def windows(record: Windows) -> Callable[[Any], None]:
+    """Each tile as a point: how far it looks, how much it accepts; a ring where some queries accept nothing."""
+
+    def draw(axes: Any) -> None:
+        tiles = [head for head in record.heads if head.window is not None and head.acceptance is not None]
+        if not tiles:
+            raise UnsupportedError(f"{record.subject.name} has no windows to draw; its mechanism sees every key")
+        points = axes.scatter(
+            [tile.window for tile in tiles],
+            [tile.acceptance for tile in tiles],
+            c=[tile.layer for tile in tiles],
+            s=[20 + 200 * tile.accepted for tile in tiles],
+            edgecolors=["black" if tile.nothing > 0 else "none" for tile in tiles],
+            alpha=0.8,
+        )
+        axes.set_xscale("log")
+        axes.set_xlabel("window w in tokens")
+        axes.set_ylabel("acceptance width r")
+        axes.set_title(f"Tiles of {record.subject.name}; area: accepted share; ring: some queries accept nothing")
+        if record.subject.trained_length is not None:
+            axes.axvline(record.subject.trained_length, color="red", linestyle="--")
+        axes.figure.colorbar(points, ax=axes, label="layer")
+
+    return draw
