@@ -3,7 +3,7 @@
     import torch, keysift
     q = k = v = torch.randn(1, 2, 8, 16)
     out = keysift.attend("screening", q, k, v)
-    keysift.weights("softmax", [2.0, 1.0])
+    keysift.weigh("softmax", [2.0, 1.0])
 
 Names are loaded when first used, so `import keysift` costs nothing.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from keysift.kernels.attend import attend as attend
     from keysift.kernels.attend import explain as explain
     from keysift.kernels.positions import Positions as Positions
-    from keysift.kernels.weights import weights as weights
+    from keysift.kernels.weigh import weigh as weigh
     from keysift.mechanisms.spec import MECHANISMS as MECHANISMS
     from keysift.mechanisms.spec import Mechanism as Mechanism
     from keysift.mechanisms.spec import Promise as Promise
@@ -46,7 +46,7 @@ _MENU = {
     "attend": "keysift.kernels.attend",
     "explain": "keysift.kernels.attend",
     "Positions": "keysift.kernels.positions",
-    "weights": "keysift.kernels.weights",
+    "weigh": "keysift.kernels.weigh",
     "MECHANISMS": "keysift.mechanisms",
     "register": "keysift.mechanisms",
     "Mechanism": "keysift.mechanisms.spec",

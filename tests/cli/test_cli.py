@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from keysift.cli.main import _main, parse
+from keysift.kernels.weigh import weigh
 from keysift.mechanisms import MECHANISMS
 from keysift.mechanisms.spec import Promise
 from tests.refusals import refuses, refuses_in_process
@@ -33,26 +34,36 @@ def test_mechanisms_table_and_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(name in table for name in MECHANISMS.names())
     assert all(promise.value in table for promise in Promise)
     page = keysift(capsys, "mechanisms", "screening")
-    assert "holds    each key is judged alone" in page
+    assert "holds        each key is judged alone" in page
     assert "acceptance: the width r" in page
 
 
-def test_a_wrapped_mechanism_has_a_page(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "Screening with a value gate" in keysift(capsys, "mechanisms", "screening+value_gate")
+def test_a_wrapped_mechanism_has_a_page_of_claims(capsys: pytest.CaptureFixture[str]) -> None:
+    page = keysift(capsys, "mechanisms", "screening+value_gate")
+    assert "Screening with a value gate" in page
+    assert "holds" not in page
+    assert "Claimed, not tested here: screening+value_gate. Run keysift check screening+value_gate" in page
 
 
-def test_weights(capsys: pytest.CaptureFixture[str]) -> None:
-    found = json.loads(keysift(capsys, "weights", "--scores", "2,1,0.5", "--json"))
-    assert list(found["weights"]) == MECHANISMS.names()
+def test_weigh(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(keysift(capsys, "weigh", "--scores", "2,1,0.5", "--json"))
+    assert [*found["weights"], *found["refused"]] == [n for n in MECHANISMS.names() if n != "screening"] + ["screening"]
     assert found["weights"]["softmax"] == pytest.approx([0.628532, 0.231224, 0.140244], abs=1e-6)
-    table = keysift(capsys, "weights", "--scores", "-3,-3", "--mechanism", "screening", "softmax")
-    assert "softmax" in table
-    assert "relu" not in table
-    assert "tanh(x/2)" in table
     second = json.loads(
-        keysift(capsys, "weights", "--scores=2,1", "--second=0,3", "--mechanism", "differential_v2", "--json")
+        keysift(capsys, "weigh", "--scores=2,1", "--second=0,3", "--mechanism", "differential_v2", "--json")
     )
     assert second["weights"]["differential_v2"][1] < 0
+
+
+def test_a_score_means_one_thing(capsys: pytest.CaptureFixture[str]) -> None:
+    """Cosines where cosines are read, here as in Python; a number that is none costs its own row alone."""
+    told = json.loads(keysift(capsys, "weigh", "--scores", "0.9,0.7,0.3", "--mechanism", "screening", "--json"))
+    assert told["weights"]["screening"] == pytest.approx(weigh("screening", [0.9, 0.7, 0.3]).tolist(), abs=1e-7)
+    table = keysift(capsys, "weigh", "--scores", "2,1", "--mechanism", "screening", "softmax")
+    assert "softmax   0.731 0.269" in table
+    assert "screening reads scores as cosines in [-1, 1], got 2; divide by" in table
+    assert "relu" not in table
+    assert _main(["weigh", "--scores", "2,1", "--mechanism", "screening"]) == 2
 
 
 def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,12 +120,12 @@ def test_a_mistake_is_one_line_and_exit_code_2() -> None:
     refuses_in_process(
         r"keysift: no mechanism is called 'sofmax'; did you mean 'softmax'", [KEYSIFT, "mechanisms", "sofmax"]
     )
-    refuses_in_process(r"keysift: --scores must be finite numbers", [KEYSIFT, "weights", "--scores", "2;1"])
+    refuses_in_process(r"keysift: --scores must be finite numbers", [KEYSIFT, "weigh", "--scores", "2;1"])
 
 
 @pytest.mark.parametrize("text", ["2,x", "", "1,,2", "nan", "inf,1"])
 def test_scores_that_are_not_numbers(text: str) -> None:
-    from keysift.cli.weights import numbers
+    from keysift.cli.weigh import numbers
 
     with refuses("--scores must be finite numbers separated by commas, got"):
         numbers("--scores", text)

@@ -11,6 +11,7 @@ from keysift.core.errors import DisagreementError, UnsupportedError
 from keysift.evaluate import agreement
 from keysift.kernels import native
 from keysift.kernels.attend import attend
+from keysift.mechanisms.spec import Mechanism
 from tests.machine import needs_kernel
 from tests.refusals import refuses
 
@@ -54,23 +55,24 @@ def test_a_wrong_kernel_is_refused(
     spoil: Callable[[Tensor], Tensor], named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agreement, "attend", wrong(spoil))
-    with refuses(f"the kernel's {named} is off by .* a wrong answer is not timed", DisagreementError):
+    message = f"the {named} of screening on screening_cpu is off by .* a wrong answer is not timed"
+    with refuses(message, DisagreementError):
         agreement.check_kernel()
 
 
 @needs_kernel
 @pytest.mark.parametrize("which", ["v", "window", "acceptance"])
 def test_each_gradient_is_compared(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = agreement._answers
+    right = agreement.answers
 
-    def spoiled(given: dict[str, Tensor], dtype: torch.dtype, backend: str) -> dict[str, Tensor]:
-        found = right(given, dtype, backend)
+    def spoiled(mechanism: Mechanism, given: dict[str, Tensor], dtype: torch.dtype, backend: str) -> dict[str, Tensor]:
+        found = right(mechanism, given, dtype, backend=backend)
         if backend == "screening_cpu":
             found[f"gradient of {which}"] = found[f"gradient of {which}"] * 1.01
         return found
 
-    monkeypatch.setattr(agreement, "_answers", spoiled)
-    with refuses(f"the kernel's gradient of {which} is off by", DisagreementError):
+    monkeypatch.setattr(agreement, "answers", spoiled)
+    with refuses(f"the gradient of {which} of screening on screening_cpu is off by", DisagreementError):
         agreement.check_kernel()
 
 

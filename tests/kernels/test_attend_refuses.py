@@ -9,9 +9,10 @@ import keysift
 from keysift.kernels.attend import BACKENDS, Backend, attend, explain
 from keysift.kernels.native import Code, Reason
 from keysift.kernels.positions import Positions
-from keysift.kernels.weights import weights
+from keysift.kernels.weigh import weigh
+from keysift.mechanisms import find
 from keysift.mechanisms.rules import Pointwise
-from keysift.mechanisms.spec import Mechanism, Per, Scalar, find
+from keysift.mechanisms.spec import Mechanism, Per, Scalar
 from tests.refusals import refuses
 
 Q, K, V = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 6, 8), torch.randn(1, 2, 6, 5)
@@ -153,7 +154,7 @@ def test_a_backend_asked_for_by_name_runs_or_raises() -> None:
 )
 def test_weights_refuses(match: str, given: dict[str, Any]) -> None:
     with refuses(match):
-        weights(**{"mechanism": "softmax", "scores": [1.0, 2.0], **given})
+        weigh(**{"mechanism": "softmax", "scores": [1.0, 2.0], **given})
 
 
 def test_a_mechanism_must_list_the_scalars_it_asks_for() -> None:

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from keysift.evaluate.agreement import draw, no_worse_than_plain
 from keysift.kernels import blockwise, dense
 from keysift.kernels.attend import attend, explain
 from keysift.kernels.positions import Positions
 from keysift.mechanisms import MECHANISMS, find
 from keysift.mechanisms.spec import Mechanism, Promise
-from tests.kernels.agreement import no_worse_than_plain
 from tests.refusals import refuses
 
 ABSOLUTE = [m for m in [*MECHANISMS, find("screening+value_gate")] if Promise.ABSOLUTE in m.holds]
@@ -22,32 +22,15 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blockwise, "BLOCK", 16)
 
 
-def given(mechanism: Mechanism, t: int, s: int, heads: int = 4) -> dict[str, Tensor]:
-    sizes = {"B": 2, "H": heads, "G": 2, "T": t, "S": s, "V": 5}
-    centre = torch.tensor([1.0, 0.6, -0.8, 0.5], dtype=torch.float64)
-    tensors = {
-        "q": centre + 0.6 * torch.randn(2, heads, t, 4, dtype=torch.float64),
-        "k": centre + 0.6 * torch.randn(2, 2, s, 4, dtype=torch.float64),
-        "v": torch.randn(2, 2, s, 5, dtype=torch.float64),
-    }
-    for scalar in mechanism.scalars:
-        if scalar.follows is None:
-            shape = [sizes[axis] for axis in scalar.per.value]
-            tensors[scalar.name] = scalar.probes[len(scalar.probes) // 2] * (
-                0.9 + 0.1 * torch.rand(shape, dtype=torch.float64)
-            )
-    return tensors
-
-
 @pytest.mark.parametrize("mechanism", ABSOLUTE, ids=lambda mechanism: mechanism.name)
 @pytest.mark.parametrize(("t", "s"), [(1, 1), (15, 15), (16, 16), (17, 17), (63, 63), (5, 40), (40, 33)])
 def test_agrees(mechanism: Mechanism, t: int, s: int) -> None:
-    no_worse_than_plain(mechanism, given(mechanism, t, s), backend="blockwise")
+    no_worse_than_plain(mechanism, draw(mechanism, t, s), backend="blockwise")
 
 
 @pytest.mark.parametrize("mechanism", ABSOLUTE, ids=lambda mechanism: mechanism.name)
 def test_agrees_under_masks_and_positions(mechanism: Mechanism) -> None:
-    tensors = given(mechanism, 20, 40)
+    tensors = draw(mechanism, 20, 40)
     keep = torch.rand(2, 1, 20, 40) > 0.3
     no_worse_than_plain(mechanism, tensors, backend="blockwise", keep=keep)
     no_worse_than_plain(mechanism, tensors, backend="blockwise", keep=torch.rand(40) > 0.3)
@@ -60,7 +43,7 @@ def test_agrees_under_masks_and_positions(mechanism: Mechanism) -> None:
 
 def test_bands_of_different_heads() -> None:
     mechanism = find("screening")
-    tensors = given(mechanism, 70, 70)
+    tensors = draw(mechanism, 70, 70)
     tensors["window"] = torch.tensor([1.5, 9.0, 33.3, math.inf], dtype=torch.float64)
     no_worse_than_plain(mechanism, tensors, backend="blockwise")
 

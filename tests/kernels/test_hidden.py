@@ -11,7 +11,7 @@ from torch import Tensor
 from keysift.core.errors import UnsupportedError
 from keysift.kernels import blockwise
 from keysift.kernels.attend import BACKENDS, attend, explain
-from keysift.kernels.weights import weights
+from keysift.kernels.weigh import weigh
 from keysift.mechanisms import MECHANISMS, find
 from keysift.mechanisms.spec import Mechanism, Per
 from tests.refusals import refuses
@@ -164,7 +164,7 @@ def test_a_key_beyond_the_window_is_not_seen() -> None:
 def test_scores_that_take_no_part() -> None:
     for mechanism in MECHANISMS:
         x = torch.tensor([0.9, math.nan, 0.7], requires_grad=True)
-        w = weights(mechanism, x, keep=[True, False, True])
+        w = weigh(mechanism, x, keep=[True, False, True])
         w.square().sum().backward()
         assert w[1] == 0
         assert x.grad is not None

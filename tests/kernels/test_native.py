@@ -13,7 +13,7 @@ import torch
 from keysift.kernels import native
 from keysift.kernels.attend import attend, explain
 from keysift.kernels.native import Code, Reason
-from keysift.mechanisms.spec import find
+from keysift.mechanisms import find
 from tests.machine import needs_kernel
 from tests.refusals import refuses
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from keysift.evaluate.agreement import answers, no_worse_than_plain
 from keysift.kernels import native, screening_cpu
 from keysift.kernels.attend import attend, explain
 from keysift.kernels.positions import Positions
 from keysift.mechanisms.screening import SCREENING, prepare_unturned
-from tests.kernels.agreement import answers, no_worse_than_plain
 from tests.machine import needs_kernel
 from tests.refusals import refuses
 
@@ -76,7 +76,7 @@ def given(
 
 def agrees(*draws: dict[str, Tensor], **options: Any) -> dict[str, Tensor]:
     fast = no_worse_than_plain(SCREENING, *draws, backend="screening_cpu", **options)
-    assert fast["out"].count_nonzero() > 0.3 * fast["out"].numel(), "nothing was open"
+    assert fast["output"].count_nonzero() > 0.3 * fast["output"].numel(), "nothing was open"
     return fast
 
 
@@ -109,7 +109,7 @@ def test_widths(width: int, values: int) -> None:
 @pytest.mark.parametrize(("t", "s"), [(1, 300), (5, 64), (64, 65), (33, 20), (7, 1)])
 def test_fewer_or_more_queries_than_keys(t: int, s: int) -> None:
     fast = no_worse_than_plain(SCREENING, given(t, s, window=[9.0, INF]), backend="screening_cpu")
-    assert fast["out"].count_nonzero() > 0
+    assert fast["output"].count_nonzero() > 0
 
 
 @pytest.mark.parametrize("start", [0, 255, 4095, 131_071, 10_000_000])

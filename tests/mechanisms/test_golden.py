@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from keysift.kernels.weights import weights
+from keysift.kernels.weigh import weigh
 from keysift.mechanisms import screening
 
 X = [2.0, 1.0, 0.5, -1.0]
@@ -45,16 +45,16 @@ ROWS = [
 )
 def test_scores_to_weights(name: str, scalars: dict[str, float], expected: list[float]) -> None:
     x, y = torch.tensor(X, dtype=torch.float64), torch.tensor(Y, dtype=torch.float64)
-    got = weights(name, x, second=y, scalars=scalars)
+    got = weigh(name, x, second=y, scalars=scalars)
     assert got.tolist() == pytest.approx(expected, abs=6e-7)
     assert [w == 0 for w in got.tolist()] == [w == 0 for w in expected], "zeros are exact, and only where expected"
 
 
 def test_published_entmax_row() -> None:
     x = torch.tensor([-2.0, 0.0, 0.5], dtype=torch.float64)
-    assert weights("sparsemax", x).tolist() == pytest.approx([0, 0.25, 0.75])
-    assert weights("entmax15", x).tolist() == pytest.approx([0, 0.3260, 0.6740], abs=5e-5)
-    assert weights("softmax", x).tolist() == pytest.approx([0.0486, 0.3592, 0.5922], abs=5e-5)
+    assert weigh("sparsemax", x).tolist() == pytest.approx([0, 0.25, 0.75])
+    assert weigh("entmax15", x).tolist() == pytest.approx([0, 0.3260, 0.6740], abs=5e-5)
+    assert weigh("softmax", x).tolist() == pytest.approx([0.0486, 0.3592, 0.5922], abs=5e-5)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_published_entmax_row() -> None:
 )
 def test_screening(acceptance: float, expected: list[float]) -> None:
     cosines = torch.tensor([1, 0.8, 0.5, 0.2], dtype=torch.float64)
-    got = weights("screening", cosines, distance=[0, 1, 2, 3], scalars={"window": 4.5, "acceptance": acceptance})
+    got = weigh("screening", cosines, distance=[0, 1, 2, 3], scalars={"window": 4.5, "acceptance": acceptance})
     assert got.tolist() == pytest.approx(expected, abs=6e-7)
     assert [w == 0 for w in got.tolist()] == [w == 0 for w in expected]
 
@@ -83,5 +83,5 @@ def test_mipe_angle() -> None:
 
 
 def test_context_experiment_of_softmax() -> None:
-    assert weights("softmax", [2.0, 1.0]).tolist() == pytest.approx([0.731, 0.269], abs=5e-4)
-    assert weights("softmax", [2.0, 1.0, 0.5]).tolist() == pytest.approx([0.629, 0.231, 0.140], abs=5e-4)
+    assert weigh("softmax", [2.0, 1.0]).tolist() == pytest.approx([0.731, 0.269], abs=5e-4)
+    assert weigh("softmax", [2.0, 1.0, 0.5]).tolist() == pytest.approx([0.629, 0.231, 0.140], abs=5e-4)

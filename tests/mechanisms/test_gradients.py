@@ -1,73 +1,59 @@
 """Every differentiable input and scalar of every mechanism against finite differences, in fp64."""
 
-import math
+import dataclasses
 
 import pytest
 import torch
 from torch import Tensor
 
+from keysift.evaluate.gradients import arguments, faults, faults_of_empty_rows
 from keysift.kernels.attend import attend
 from keysift.mechanisms import MECHANISMS, find
+from keysift.mechanisms.rules import Pointwise
 from keysift.mechanisms.spec import Mechanism
 
 WRAPPED = ["screening+value_gate", "differential_v1+output_gate"]
 ALL = [*MECHANISMS, *map(find, WRAPPED)]
-SIZES = {"B": 1, "H": 2, "G": 2, "T": 4, "S": 5, "V": 3}
-
-
-def arguments(mechanism: Mechanism) -> dict[str, Tensor]:
-    """Away from kinks: gradcheck steps by 1e-6, and random inputs are not within that of a threshold."""
-    generator = torch.Generator().manual_seed(2)
-
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, dtype=torch.float64, generator=generator)
-
-    near = draw(1, 1, 1, 4)
-    given = {
-        "q": near + draw(1, 2 * mechanism.maps, 4, 4),
-        "k": near + draw(1, 2 * mechanism.key_maps, 5, 4),
-        "v": draw(1, 2, 5, 3),
-    }
-    for scalar in mechanism.scalars:
-        inner = [x for x in scalar.probes if math.isfinite(x) and scalar.above < x < scalar.up_to]
-        shape = [SIZES[axis] for axis in scalar.per.value]
-        # Between probes, never on one: a window that is an integer has a key exactly at its edge.
-        given[scalar.name] = inner[-1] * (1 - 0.05 * torch.rand(shape, dtype=torch.float64, generator=generator))
-    return {name: value.requires_grad_() for name, value in given.items()}
 
 
 @pytest.mark.parametrize("mechanism", ALL, ids=lambda mechanism: mechanism.name)
 def test_gradcheck(mechanism: Mechanism) -> None:
-    given = arguments(mechanism)
-    assert tuple(given) == mechanism.differentiable
-
-    def run(*values: Tensor) -> Tensor:
-        q, k, v, *scalars = values
-        return attend(mechanism, q, k, v, scalars=dict(zip(list(given)[3:], scalars, strict=True)))
-
-    out = run(*given.values())
-    grads = torch.autograd.grad(out.square().sum(), list(given.values()), allow_unused=True)
-    for name, grad in zip(given, grads, strict=True):
-        moves = grad is not None and bool(grad.abs().max() > 0)
-        assert moves == (name not in mechanism.flat), f"{name} {'moves' if moves else 'does not move'} the output"
-    assert torch.autograd.gradcheck(run, tuple(given.values()), atol=1e-6, rtol=1e-4)
+    assert tuple(arguments(mechanism)) == mechanism.differentiable
+    assert faults(mechanism) == []
 
 
 @pytest.mark.parametrize("mechanism", ALL, ids=lambda mechanism: mechanism.name)
 def test_rows_that_see_nothing_give_zeros_and_zero_gradients(mechanism: Mechanism) -> None:
-    given = {name: value.detach().float().requires_grad_() for name, value in arguments(mechanism).items()}
-    keep = torch.ones(1, 1, 4, 5, dtype=torch.bool)
-    keep[:, :, 1] = False
-    scalars = {name: given[name] for name in list(given)[3:]}
-    out, w = attend(mechanism, given["q"], given["k"], given["v"], keep=keep, scalars=scalars, return_weights=True)
-    assert (out[:, :, 1] == 0).all()
-    assert (w[:, :, 1] == 0).all()
-    names, values = list(given), list(given.values())
-    alone = torch.autograd.grad(out[:, :, 1].sum(), values, allow_unused=True, retain_graph=True)
-    for name, grad in zip(names, alone, strict=True):
-        assert grad is None or (grad == 0).all(), name
-    for name, grad in zip(names, torch.autograd.grad(out.sum(), values, allow_unused=True), strict=True):
-        assert grad is None or grad.isfinite().all(), name
+    assert faults_of_empty_rows(mechanism) == []
+
+
+class Wrong(torch.autograd.Function):
+    """x squared, with a slope one in a hundred too large."""
+
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)  # type: ignore[attr-defined]
+        return x.square()
+
+    @staticmethod
+    def backward(ctx: object, g: Tensor) -> Tensor:
+        return g * 2.02 * ctx.saved_tensors[0]  # type: ignore[attr-defined]
+
+
+def wrong_slope(x: Tensor, distance: Tensor, *, length: Tensor) -> Tensor:
+    return Wrong.apply(x) / length.detach()
+
+
+def test_faults_are_named() -> None:
+    found = faults(dataclasses.replace(find("relu"), rule=Pointwise(judge=wrong_slope)))
+    assert [fault.split(":")[0] for fault in found] == [
+        "length has no gradient",
+        "the gradient of q is not the finite difference",
+        "the gradient of k is not the finite difference",
+        "the gradient of length is not the finite difference",
+    ]
+    flat = faults(dataclasses.replace(find("relu"), flat=frozenset({"length"})))
+    assert flat == ["length has a gradient although the spec lists it as flat"]
 
 
 @pytest.mark.parametrize("mechanism", ALL, ids=lambda mechanism: mechanism.name)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from keysift.kernels.attend import attend
-from keysift.kernels.weights import weights
+from keysift.kernels.weigh import weigh
 from keysift.mechanisms import MECHANISMS, entmax
 from keysift.mechanisms.differential import DIFFERENTIAL_V1, DIFFERENTIAL_V2, lam_init
 from keysift.mechanisms.spec import Site
@@ -95,7 +95,7 @@ def test_differential_v1_schedule(layer: int, expected: float) -> None:
 
 def test_differential_v2_shrinks_to_nothing_where_both_maps_agree() -> None:
     assert DIFFERENTIAL_V2.scalar("lam").link(torch.tensor(0.0), Site()) == 0.5
-    w = weights("differential_v2", [1.0, 2.0], second=[1.0, 2.0], scalars={"lam": 1 - 1e-6})
+    w = weigh("differential_v2", [1.0, 2.0], second=[1.0, 2.0], scalars={"lam": 1 - 1e-6})
     assert w.abs().max() < 1e-6
 
 
@@ -104,15 +104,15 @@ ROWS = st.lists(st.floats(-6, 6), min_size=1, max_size=40).map(lambda row: torch
 
 @given(ROWS)
 def test_entmax_family_is_the_packages(x: Tensor) -> None:
-    close(weights("sparsemax", x), sparsemax(x))
+    close(weigh("sparsemax", x), sparsemax(x))
     # The package's fp64 sort for 1.5 keeps about eight digits where the support's variance is near one.
-    close(weights("entmax15", x), entmax15(x), tolerance=1e-7)
+    close(weigh("entmax15", x), entmax15(x), tolerance=1e-7)
 
 
 @pytest.mark.parametrize("alpha", [1.05, 1.3, 1.5, 1.75, 2.0])
 def test_bisection_is_the_packages(alpha: float) -> None:
     x = 2 * torch.randn(50, 30, dtype=F64)
-    close(weights("alpha_entmax", x, scalars={"alpha": alpha}), entmax_bisect(x, alpha, n_iter=60), tolerance=1e-9)
+    close(weigh("alpha_entmax", x, scalars={"alpha": alpha}), entmax_bisect(x, alpha, n_iter=60), tolerance=1e-9)
 
 
 @given(ROWS)
@@ -126,13 +126,13 @@ def test_bisection_is_sorting(x: Tensor) -> None:
 
 @given(ROWS, st.floats(1.05, 2.0))
 def test_entmax_refuses_far_keys(x: Tensor, alpha: float) -> None:
-    w = weights("alpha_entmax", x, scalars={"alpha": alpha})
+    w = weigh("alpha_entmax", x, scalars={"alpha": alpha})
     assert (w[x <= x.max() - 1 / (alpha - 1)] == 0).all()
 
 
 def test_support_shrinks_with_alpha() -> None:
     x = torch.randn(200, 12, dtype=F64)
-    sizes = [(weights("alpha_entmax", x, scalars={"alpha": a}) > 0).sum(-1) for a in (1.2, 1.5, 2.0)]
+    sizes = [(weigh("alpha_entmax", x, scalars={"alpha": a}) > 0).sum(-1) for a in (1.2, 1.5, 2.0)]
     assert (sizes[0] >= sizes[1]).all()
     assert (sizes[1] >= sizes[2]).all()
     assert sizes[0].sum() > sizes[2].sum()
@@ -157,7 +157,7 @@ def test_sink_at_minus_infinity_is_softmax() -> None:
 
 def test_sink_survives_very_negative_rows() -> None:
     x = torch.tensor([-1000.0, -1001.0], requires_grad=True)
-    w = weights("softmax1", x)
+    w = weigh("softmax1", x)
     w.sum().backward()
     assert w.tolist() == [0, 0]
     assert x.grad is not None
@@ -166,7 +166,7 @@ def test_sink_survives_very_negative_rows() -> None:
 
 def test_softpick_survives_very_negative_rows() -> None:
     x = torch.tensor([-100.0, -120.0], requires_grad=True)
-    w = weights("softpick", x)
+    w = weigh("softpick", x)
     w.sum().backward()
     assert w.tolist() == [0, 0]
     assert x.grad is not None
@@ -174,15 +174,15 @@ def test_softpick_survives_very_negative_rows() -> None:
 
 
 def test_softpick_ignores_masked_keys() -> None:
-    masked = weights("softpick", [1.0, -2.0, 7.0], keep=[True, True, False])
-    close(masked[:2], weights("softpick", [1.0, -2.0]), tolerance=1e-6)
+    masked = weigh("softpick", [1.0, -2.0, 7.0], keep=[True, True, False])
+    close(masked[:2], weigh("softpick", [1.0, -2.0]), tolerance=1e-6)
     assert masked[2] == 0
 
 
 def test_softpick_teaches_negative_keys_and_relu_exp_does_not() -> None:
     for name, taught in (("softpick", True), ("relu_exp", False), ("relu_exp_normalised", False)):
         x = torch.tensor([1.0, -0.5], dtype=F64, requires_grad=True)
-        weights(name, x)[0].backward()
+        weigh(name, x)[0].backward()
         assert x.grad is not None
         assert (x.grad[1] != 0) == taught
 
@@ -197,26 +197,26 @@ def test_minus_constant_is_softmax_minus_a_sum_of_values(gain: float, c: float) 
 def test_minus_uniform_is_differential_with_a_uniform_second_map() -> None:
     x = torch.randn(9, dtype=F64)
     close(
-        weights("softmax_minus_uniform", x, scalars={"lam": 0.7}),
-        weights("differential_v2", x, second=torch.zeros_like(x), scalars={"lam": 0.7}),
+        weigh("softmax_minus_uniform", x, scalars={"lam": 0.7}),
+        weigh("differential_v2", x, second=torch.zeros_like(x), scalars={"lam": 0.7}),
     )
 
 
 def test_rectified_difference_without_subtraction_is_softmax() -> None:
     x, y = torch.randn(2, 9, dtype=F64)
-    close(weights("rectified_difference", x, second=y, scalars={"lam": 0.0}), weights("softmax", x))
-    assert weights("rectified_difference", x, second=x, scalars={"lam": 1.0}).tolist() == [0] * 9
+    close(weigh("rectified_difference", x, second=y, scalars={"lam": 0.0}), weigh("softmax", x))
+    assert weigh("rectified_difference", x, second=x, scalars={"lam": 1.0}).tolist() == [0] * 9
 
 
 @given(ROWS, st.floats(0, 0.99))
 def test_rectified_difference_below_one_keeps_mass(x: Tensor, lam: float) -> None:
     y = x.flip(0)
-    assert weights("rectified_difference", x, second=y, scalars={"lam": lam}).sum() >= 1 - lam - 1e-9
+    assert weigh("rectified_difference", x, second=y, scalars={"lam": lam}).sum() >= 1 - lam - 1e-9
 
 
 def test_sigmoid_row_sums_to_about_one_where_scores_are_zero() -> None:
     for n in (1, 10, 1000):
-        got = weights("sigmoid", torch.zeros(n), scalars={"bias": -math.log(n)})
+        got = weigh("sigmoid", torch.zeros(n), scalars={"bias": -math.log(n)})
         assert got.sum().item() == pytest.approx(n / (n + 1), rel=1e-4)
 
 
@@ -233,9 +233,9 @@ def test_ssmax_does_not_thin_out() -> None:
     for n in (10, 1000, 100_000):
         x = torch.full((n,), -2.0)
         x[0] = 3.0
-        kept = weights("ssmax", x, scalars={"sharpness": 0.43})[0].item()
+        kept = weigh("ssmax", x, scalars={"sharpness": 0.43})[0].item()
         assert kept > 0.9
-    assert weights("softmax", x)[0].item() < 0.01
+    assert weigh("softmax", x)[0].item() < 0.01
 
 
 @pytest.mark.parametrize("name", MECHANISMS.names())
@@ -280,7 +280,7 @@ def test_straight_through_gate_teaches_the_second_map_and_the_plain_one_does_not
         mechanism = heaviside_gate(surrogate_temperature=surrogate)
         x, y = torch.randn(2, 6, dtype=F64), torch.randn(2, 6, dtype=F64, requires_grad=True)
         lam = torch.tensor(0.5, dtype=F64, requires_grad=True)
-        weights(mechanism, x.requires_grad_(), second=y, scalars={"lam": lam}).square().sum().backward()
+        weigh(mechanism, x.requires_grad_(), second=y, scalars={"lam": lam}).square().sum().backward()
         assert x.grad is not None
         assert x.grad.abs().max() > 0
         for grad in (y.grad, lam.grad):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from keysift.kernels.attend import attend
 from keysift.kernels.positions import Positions
-from keysift.kernels.weights import weights
+from keysift.kernels.weigh import weigh
 from keysift.mechanisms import parts, screening
 
 F64 = torch.float64
@@ -70,16 +70,16 @@ def test_shifting_all_positions_changes_nothing(window: float, by: int) -> None:
 
 @pytest.mark.parametrize("window", [0.7, 1.0, 2.0, 2.5, 4.0, 6.999])
 def test_window_edge_is_decided_on_integers(window: float) -> None:
-    inside = weights("screening", [1.0] * 8, distance=list(range(8)), scalars={"window": window}) > 0
+    inside = weigh("screening", [1.0] * 8, distance=list(range(8)), scalars={"window": window}) > 0
     assert inside.tolist() == [d < window for d in range(8)]
 
 
 def test_own_position_counts_in_full() -> None:
-    assert weights("screening", [1.0], distance=[0], scalars={"window": 0.7}).item() == 1
+    assert weigh("screening", [1.0], distance=[0], scalars={"window": 0.7}).item() == 1
 
 
 def test_full_relevance_only_at_full_similarity() -> None:
-    w = weights("screening", torch.tensor([1.0, 1 - 1e-9, 0.5 + 1e-9, 0.5, -1.0], dtype=F64))
+    w = weigh("screening", torch.tensor([1.0, 1 - 1e-9, 0.5 + 1e-9, 0.5, -1.0], dtype=F64))
     assert w[0] == 1
     assert 0 < w[1] < 1
     assert w[2] > 0

@@ -69,6 +69,6 @@ def test_the_point_is_seen_on_a_phone(page: Page, experiment: ContextExperiment,
 
 
 def test_titles_are_escaped() -> None:
-    html = context_page(ContextExperiment(contexts=(Context(title="<b>&", scores=(1.0,)),), rows=()))
+    html = context_page(ContextExperiment(contexts=(Context(title="<b>&", scores=(1.0,), cosines=(0.5,)),), rows=()))
     assert "&lt;b&gt;&amp;" in html
     assert "<b>&" not in html

@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from keysift.evaluate.play import COMPANIES, two_companies
-from keysift.kernels.weights import weights
+from keysift.kernels.weigh import weigh
 from keysift.web.number import number
 from keysift.web.picture import Scheme, colours, picture
 
@@ -15,7 +15,7 @@ from keysift.web.picture import Scheme, colours, picture
 def test_the_picture_shows_one_key_that_moved_and_one_that_did_not(scheme: Scheme) -> None:
     svg = ET.fromstring(picture(COMPANIES, two_companies(), scheme))
     shown = [text.text for text in svg.iter("{http://www.w3.org/2000/svg}text")]
-    weak, strong = (weights("softmax", [2 * c for c in company.cosines]).tolist() for company in COMPANIES)
+    weak, strong = (weigh("softmax", [2 * c for c in company.cosines]).tolist() for company in COMPANIES)
     for weight in (*weak, *strong, 0.64, 0.0):
         assert number(weight) in shown
     assert f"▼ −{number(weak[0] - strong[0])}, same score" in shown

@@ -7,7 +7,7 @@ from pathlib import Path
 from playwright.sync_api import Browser
 
 from keysift.evaluate.play import playground
-from keysift.kernels.weights import weights
+from keysift.kernels.weigh import weigh
 from keysift.web.number import number
 from tests.web.playing import Session, browser, file, session
 
@@ -19,7 +19,7 @@ def test_opens_and_agrees_with_python(session: Session) -> None:
     assert found["wrong"] == []
     assert found["most"] <= 1e-6
     session.until("document.getElementById('checked').textContent.startsWith('Checked when it opened')")
-    assert session.weight("softmax") == [number(w) for w in weights("softmax", [1.8, 1.4, 0.6]).tolist()]
+    assert session.weight("softmax") == [number(w) for w in weigh("softmax", [1.8, 1.4, 0.6]).tolist()]
     assert session.weight("screening") == [number(w) for w in (0.64, 0.16, 0.0)]
     assert session.marks("softmax") == ["▼−0.0915", "▼−0.0613"], "the third key has just arrived"
     assert session.marks("screening") == []
@@ -35,7 +35,7 @@ def test_a_dragged_key_moves_the_others_of_softmax_only(session: Session) -> Non
     assert "B, C" in session.page.locator("[data-mechanism=softmax] .verdict").inner_text()
     cosine = float(session.page.input_value("#cosine"))
     assert 0.3 < cosine < 0.8
-    expected = weights("softmax", [2 * cosine, 1.4, 0.6]).tolist()
+    expected = weigh("softmax", [2 * cosine, 1.4, 0.6]).tolist()
     assert after == [number(w) for w in expected]
     session.page.keyboard.press("Control+z")
     session.settle()

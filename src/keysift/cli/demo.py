@@ -72,7 +72,8 @@ def _table(experiment: ContextExperiment) -> None:
     table = output.table("The same key in different company")
     table.add_column("mechanism", no_wrap=True)
     for context in experiment.contexts:
-        table.add_column(f"{context.title}\n{', '.join(f'{score:g}' for score in context.scores)}")
+        rows = (", ".join(f"{score:g}" for score in row) for row in (context.scores, context.cosines))
+        table.add_column(f"{context.title}\n{next(rows)}\n(cosines {next(rows)})")
     for row in experiment.rows:
         cells = (
             styled(" ").join(

@@ -22,7 +22,8 @@ from keysift.core.threads import Busy, Choice, choose, examine, settle
 
 VERBS = (
     "mechanisms",
-    "weights",
+    "weigh",
+    "check",
     "doctor",
     "demo",
     "play",
@@ -39,8 +40,10 @@ VERBS = (
 
 
 # Of these, a sweep leaves computing to its runs, which share the cores; doctor says what the others would do.
-COMPUTING = ("train", "generate", "demo", "bench", "sweep", "inspect", "doctor")
+COMPUTING = ("check", "train", "generate", "demo", "bench", "sweep", "inspect", "doctor")
 _BUSY = Busy()
+PLUGINS = "KEYSIFT_PLUGINS"
+_ABOUT = "Attention that can say no. --plugin MODULE, anywhere, imports a module with mechanisms of your own."
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -83,7 +86,7 @@ def _parse(argv: list[str]) -> Any:
     flags = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff)
     own = getattr(verbs.get(argv[0]) if argv else None, "defaults", None)
     if own is None:
-        return tyro.cli(union, prog="keysift", description="Attention that can say no.", args=argv, config=flags)
+        return tyro.cli(union, prog="keysift", description=_ABOUT, args=argv, config=flags)
     # Flags of these verbs change what a file or an old run says, so they start from it.
     module, rest = verbs[argv[0]], argv[1:]
     about = _about(argv[0], module)
@@ -134,17 +137,44 @@ def _speaks() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
+def _without_plugins(argv: list[str]) -> tuple[list[str], list[str]]:
+    """The arguments without --plugin, before or after the verb, and the modules named, here or by a parent process."""
+    named = [name for name in os.environ.get(PLUGINS, "").split(",") if name]
+    words, rest = iter(argv), []
+    for word in words:
+        if word != "--plugin" and not word.startswith("--plugin="):
+            rest.append(word)
+            continue
+        name = next(words, "") if word == "--plugin" else word.removeprefix("--plugin=")
+        if not name or name.startswith("-"):
+            raise ConfigError("--plugin needs the name of a module that registers mechanisms, e.g. --plugin mymodule")
+        named.append(name)
+    return rest, list(dict.fromkeys(named))
+
+
+def _load_plugins(named: list[str]) -> None:
+    """Processes started from here load the same."""
+    if named:
+        from keysift.mechanisms.lookup import load_module
+
+        os.environ[PLUGINS] = ",".join(named)
+        for name in named:
+            load_module(name)
+
+
 def _main(argv: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a letter the terminal has not is spelled out
             stream.reconfigure(errors="backslashreplace")
     try:
+        argv, plugins = _without_plugins(argv)
         argv, choice = choose_threads(argv)
+        _load_plugins(plugins)
         args = parse(argv)
         warning = choice.warning() if choice is not None and _speaks() else None
         if warning is not None and argv[0] != "doctor":
             output.print_note(f"keysift: {warning}")
-        sys.modules[type(args).__module__].run(args)
+        found: int | None = sys.modules[type(args).__module__].run(args)
         sys.stdout.flush()
     except KeysiftError as error:
         if _speaks():
@@ -156,7 +186,7 @@ def _main(argv: list[str]) -> int:
         return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
         return 130
-    return 0
+    return found or 0
 
 
 if __name__ == "__main__":

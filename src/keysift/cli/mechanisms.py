@@ -20,9 +20,10 @@ class Args:
 
 def run(args: Args) -> None:
     from keysift.cli import output
-    from keysift.mechanisms import MECHANISMS, find
+    from keysift.mechanisms import find
+    from keysift.mechanisms.lookup import everything
 
-    chosen = [find(name) for name in args.names] or list(MECHANISMS)
+    chosen = [find(name) for name in args.names] or everything()
     if args.json:
         output.print_json([describe(mechanism) for mechanism in chosen])
     elif args.markdown:
@@ -46,13 +47,33 @@ def describe(mechanism: Any) -> dict[str, Any]:
             {"name": scalar.name, "meaning": scalar.meaning, "per": scalar.per.name.lower(), "learned": scalar.learned}
             for scalar in mechanism.scalars
         ],
-        "promises": {p.name.lower(): "holds" if p in mechanism.holds else "refuted" for p in Promise},
+        "promises": {p.name.lower(): verdict(mechanism, p) for p in Promise},
         "notes": {p.name.lower(): note for p, note in mechanism.notes.items()},
     }
 
 
+def verdict(mechanism: Any, promise: Any) -> str:
+    """What the tests found, for mechanisms they try; of any other only what its spec claims."""
+    from keysift.mechanisms import TESTED
+
+    holds = promise in mechanism.holds
+    if mechanism.name in TESTED:
+        return "holds" if holds else "refuted"
+    return "claimed" if holds else "not claimed"
+
+
+def _untested(chosen: list[Any]) -> str | None:
+    from keysift.mechanisms import TESTED
+
+    names = [mechanism.name for mechanism in chosen if mechanism.name not in TESTED]
+    if not names:
+        return None
+    return f"Claimed, not tested here: {', '.join(names)}. Run keysift check {names[0]}"
+
+
 def _table(chosen: list[Any]) -> None:
     from keysift.cli import output
+    from keysift.mechanisms import TESTED
     from keysift.mechanisms.spec import Promise
 
     console = output.console()
@@ -61,11 +82,15 @@ def _table(chosen: list[Any]) -> None:
     for number, _ in enumerate(Promise, 1):
         table.add_column(str(number), justify="center")
     for mechanism in chosen:
-        table.add_row(mechanism.name, *("●" if p in mechanism.holds else "·" for p in Promise))
+        yes, no = ("●", "·") if mechanism.name in TESTED else ("○", " ")
+        table.add_row(mechanism.name, *(yes if p in mechanism.holds else no for p in Promise))
     console.print(table)
     for number, promise in enumerate(Promise, 1):
         console.print(f"{number:>2}  {promise.value}", soft_wrap=True)
     console.print("\nOne in full: keysift mechanisms screening", soft_wrap=True)
+    untested = _untested(chosen)
+    if untested is not None:
+        output.print_plain(f"○ {untested}")
 
 
 def _page(mechanism: Any) -> None:
@@ -81,9 +106,13 @@ def _page(mechanism: Any) -> None:
         console.print(f"{scalar.name}: {scalar.meaning} ({kind}, per {per})", soft_wrap=True)
     console.print()
     for promise in Promise:
-        sign = ("holds  ", "green") if promise in mechanism.holds else ("refuted", "dim")
+        found = verdict(mechanism, promise)
+        style = {"holds": "green", "refuted": "dim"}.get(found, "yellow")
         note = f" ({mechanism.notes[promise]})" if promise in mechanism.notes else ""
-        console.print(styled(sign, f"  {promise.value}{note}"), soft_wrap=True)
+        console.print(styled((f"{found:<11}", style), f"  {promise.value}{note}"), soft_wrap=True)
+    untested = _untested([mechanism])
+    if untested is not None:
+        output.print_plain(f"\n{untested}")
 
 
 def _markdown_table(chosen: list[Any]) -> str:
@@ -113,9 +142,6 @@ def _markdown_pages(chosen: list[Any]) -> str:
         ]
     lines += ["", "| promise | " + " | ".join(f"`{m.name}`" for m in chosen) + " |", "|---|" + "---|" * len(chosen)]
     for promise in Promise:
-        cells = (
-            ("holds" if promise in m.holds else "refuted") + (f": {m.notes[promise]}" if promise in m.notes else "")
-            for m in chosen
-        )
+        cells = (verdict(m, promise) + (f": {m.notes[promise]}" if promise in m.notes else "") for m in chosen)
         lines.append(f"| {promise.value} | " + " | ".join(cells) + " |")
     return "\n".join(lines)

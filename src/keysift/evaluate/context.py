@@ -2,21 +2,22 @@
 
 Two keys; a third one comes; all are strong; nothing is relevant. A weight that moves from one context to the next
 although its own score did not was never a judgement of that key. Mechanisms that compare two maps get a second map of
-equal scores; where scores are cosines a number x is read as tanh(x / 2).
+equal scores. No number is both a logit and a cosine, so each context says both: scores for mechanisms that read logits,
+cosines for those that read cosines.
 """
 
 import torch
 
 from keysift.evaluate.record import Context, ContextExperiment, Row
-from keysift.kernels.weights import as_scores, weights
+from keysift.kernels.weigh import weigh
 from keysift.mechanisms import MECHANISMS
 from keysift.mechanisms.spec import Mechanism, Promise, Site
 
 CONTEXTS = (
-    Context(title="two keys", scores=(2.0, 1.0)),
-    Context(title="a third key comes", scores=(2.0, 1.0, 0.5)),
-    Context(title="all are strong", scores=(10.0, 10.0, 10.0)),
-    Context(title="nothing is relevant", scores=(-3.0, -3.0, -3.0)),
+    Context(title="two keys", scores=(2.0, 1.0), cosines=(0.9, 0.7)),
+    Context(title="a third key comes", scores=(2.0, 1.0, 0.5), cosines=(0.9, 0.7, 0.55)),
+    Context(title="all are strong", scores=(10.0, 10.0, 10.0), cosines=(1.0, 1.0, 1.0)),
+    Context(title="nothing is relevant", scores=(-3.0, -3.0, -3.0), cosines=(-0.9, -0.9, -0.9)),
 )
 SITE = Site(context=4)  # small, so that mechanisms which divide by the context length show readable numbers
 
@@ -27,32 +28,28 @@ def context_experiment(contexts: tuple[Context, ...] = CONTEXTS) -> ContextExper
 
 def _row(mechanism: Mechanism, contexts: tuple[Context, ...]) -> Row:
     scalars = {scalar.name: scalar.default(SITE) for scalar in mechanism.scalars if scalar.follows is None}
+    read = [c.cosines if mechanism.cosine_scores else c.scores for c in contexts]
     found = tuple(
-        tuple(
-            weights(
-                mechanism, as_scores(mechanism, torch.tensor(c.scores, dtype=torch.float64)), scalars=scalars
-            ).tolist()
-        )
-        for c in contexts
+        tuple(weigh(mechanism, torch.tensor(row, dtype=torch.float64), scalars=scalars).tolist()) for row in read
     )
     return Row(
         mechanism=mechanism.name,
         title=mechanism.title,
         formula=mechanism.formula,
         absolute=Promise.ABSOLUTE in mechanism.holds,
+        read=tuple(read),
         weights=found,
-        moved=_moved(contexts, found),
+        moved=_moved(read, found),
     )
 
 
-def _moved(contexts: tuple[Context, ...], found: tuple[tuple[float, ...], ...]) -> tuple[tuple[bool, ...], ...]:
+def _moved(read: list[tuple[float, ...]], found: tuple[tuple[float, ...], ...]) -> tuple[tuple[bool, ...], ...]:
     """Against the context before: same key, same score, another weight. The first context has nothing before it."""
     marks = [tuple(False for _ in found[0])]
-    for before, after, old, new in zip(contexts, contexts[1:], found, found[1:], strict=False):
+    for before, after, old, new in zip(read, read[1:], found, found[1:], strict=False):
         marks.append(
             tuple(
-                j < len(old) and before.scores[j] == after.scores[j] and abs(old[j] - weight) > 1e-9
-                for j, weight in enumerate(new)
+                j < len(old) and before[j] == after[j] and abs(old[j] - weight) > 1e-9 for j, weight in enumerate(new)
             )
         )
     return tuple(marks)

@@ -15,7 +15,7 @@ from keysift.evaluate.context import SITE
 from keysift.evaluate.play_record import Case, Dial, Playable, Playground, Preset, PresetCase, Scene
 from keysift.kernels.attend import attend
 from keysift.kernels.positions import Positions
-from keysift.kernels.weights import weights
+from keysift.kernels.weigh import weigh
 from keysift.mechanisms import MECHANISMS
 from keysift.mechanisms.spec import Mechanism, Promise, Scalar
 
@@ -169,7 +169,7 @@ def _weights(
 ) -> Tensor:
     exact = torch.tensor(scores, dtype=torch.float64)
     y = None if second is None else torch.tensor(second, dtype=torch.float64)
-    return weights(mechanism, exact, second=y, keep=keep, distance=distance, scalars=scalars)
+    return weigh(mechanism, exact, second=y, keep=keep, distance=distance, scalars=scalars)
 
 
 def _preset_case(preset: Preset, mechanism: Mechanism) -> PresetCase:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from keysift.kernels.attend import attend
-from keysift.kernels.weights import weights
+from keysift.kernels.weigh import weigh
 from keysift.mechanisms.spec import Mechanism
 
 Numbers = dict[str, Tensor | float]
@@ -35,7 +35,7 @@ class Draw:
             room = 0.5 if self.mechanism.cosine_scores else 1.0
             maps = [room * x for x in maps]
             maps[which] = maps[which] + room * by
-        return weights(
+        return weigh(
             self.mechanism,
             maps[0],
             second=maps[1] if len(maps) > 1 else None,

@@ -5,10 +5,11 @@ from keysift.core.config import config
 
 @config
 class Context:
-    """One situation: the scores of the keys present."""
+    """One situation: the keys present, as logits and as cosines; a mechanism reads one of the two."""
 
     title: str
     scores: tuple[float, ...]
+    cosines: tuple[float, ...]
 
 
 @config
@@ -19,6 +20,7 @@ class Row:
     title: str
     formula: str
     absolute: bool
+    read: tuple[tuple[float, ...], ...]
     weights: tuple[tuple[float, ...], ...]
     moved: tuple[tuple[bool, ...], ...]
 

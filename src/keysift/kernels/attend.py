@@ -154,23 +154,27 @@ def attend(
         scalars=scalars,
         positions=positions,
     )
-    choice = _choose(checked, backend, return_weights)
-    chosen = BACKENDS.find(choice.backend)
-    # Looking at every key of a long cache for one token would cost more than the token.
-    trusted = chosen.reads_only_visible and q.shape[2] == 1 and not torch.is_grad_enabled()
-    clean, lost = (checked, None) if trusted else hidden.hide(checked)
-    out, weights = chosen.run(clean)
-    out = out if lost is None else hidden.mark(lost, out)
+    out, weights = _run(checked, backend, return_weights)
     if not return_weights:
         return out
-    assert weights is not None, f"{choice.backend} was chosen for weights it does not return"
-    return out, weights if lost is None else hidden.mark_weights(checked, lost, weights)
+    assert weights is not None, "a backend was chosen for weights it does not return"
+    return out, weights
 
 
 def attend_call(call: Call) -> Tensor:
     """The output of a call that is checked already, by the backend `attend` would choose."""
-    out, _ = BACKENDS.find(_choose(call, "auto", return_weights=False).backend).run(call)
-    return out
+    return _run(call, "auto", return_weights=False)[0]
+
+
+def _run(call: Call, backend: str, return_weights: bool) -> tuple[Tensor, Tensor | None]:
+    chosen = BACKENDS.find(_choose(call, backend, return_weights).backend)
+    # Looking at every key of a long cache for one token would cost more than the token.
+    trusted = chosen.reads_only_visible and call.q.shape[2] == 1 and not torch.is_grad_enabled()
+    clean, lost = (call, None) if trusted else hidden.hide(call)
+    out, weights = chosen.run(clean)
+    if lost is None:
+        return out, weights
+    return hidden.mark(lost, out), None if weights is None else hidden.mark_weights(call, lost, weights)
 
 
 def explain(

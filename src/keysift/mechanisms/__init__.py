@@ -13,6 +13,7 @@ from keysift.mechanisms.difference import (
 )
 from keysift.mechanisms.differential import DIFFERENTIAL_V1, DIFFERENTIAL_V2
 from keysift.mechanisms.entmax import ALPHA_ENTMAX, ENTMAX15, SPARSEMAX
+from keysift.mechanisms.lookup import find
 from keysift.mechanisms.minus_constant import SOFTMAX_MINUS_CONSTANT, SOFTMAX_MINUS_UNIFORM
 from keysift.mechanisms.rela import RELA
 from keysift.mechanisms.relu_exp import RELU_EXP, RELU_EXP_NORMALISED, SOFTPICK
@@ -21,7 +22,7 @@ from keysift.mechanisms.screening import SCREENING
 from keysift.mechanisms.sigmoid import SIGMOID, SIGMOID_VISIBLE
 from keysift.mechanisms.sink import SOFTMAX1, SOFTMAX_SINK
 from keysift.mechanisms.softmax import SOFTMAX
-from keysift.mechanisms.spec import MECHANISMS, WRAPPERS, find, register
+from keysift.mechanisms.spec import MECHANISMS, WRAPPERS, register
 from keysift.mechanisms.temperature import SELECTIVE_TEMPERATURE, SSMAX
 
 for _wrapper in (gates.output_gate, gates.output_head_gate, gates.value_gate):
@@ -59,4 +60,7 @@ register(gates.output_gate(SOFTMAX))
 register(gates.output_head_gate(SOFTMAX))
 register(gates.value_gate(SOFTMAX))
 
-__all__ = ["MECHANISMS", "WRAPPERS", "find", "register"]
+# Every promise of these, kept or refuted, is tried by tests/mechanisms/test_promises.py.
+TESTED = frozenset(MECHANISMS.names())
+
+__all__ = ["MECHANISMS", "TESTED", "WRAPPERS", "find", "register"]

@@ -212,13 +212,3 @@ WRAPPERS: Registry[Callable[[Mechanism], Mechanism]] = Registry("wrapper")
 
 def register(mechanism: Mechanism) -> Mechanism:
     return MECHANISMS.add(mechanism.name, mechanism)
-
-
-def find(mechanism: str | Mechanism) -> Mechanism:
-    """A mechanism by name. `name+wrapper` wraps any of them: "screening+value_gate"."""
-    if isinstance(mechanism, Mechanism):
-        return mechanism
-    if mechanism in MECHANISMS or "+" not in mechanism:
-        return MECHANISMS.find(mechanism)
-    inner, wrapper = mechanism.rsplit("+", 1)
-    return WRAPPERS.find(wrapper)(find(inner))

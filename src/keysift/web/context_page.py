@@ -33,13 +33,15 @@ _STYLE = """
 def context_page(experiment: ContextExperiment, more: str = "") -> str:
     """`more` is what follows: HTML of other parts of the demo."""
     heads = "".join(
-        f"<th scope='col' role='columnheader'>{escape(c.title)}<small>scores {escape(_scores(c))}</small></th>"
+        f"<th scope='col' role='columnheader'>{escape(c.title)}<small>scores {_listed(c.scores)}</small>"
+        f"<small>cosines {_listed(c.cosines)}</small></th>"
         for c in experiment.contexts
     )
     rows = "\n".join(_row(row, experiment.contexts) for row in experiment.rows)
     alone = sum(row.absolute for row in experiment.rows)
     body = f"""<h1>The same key in different company</h1>
-<p>Each chart shows the weights a mechanism gives to the keys present; below each bar stands the key's score. When a
+<p>Each chart shows the weights a mechanism gives to the keys present; below each bar stands the key's score
+or cosine. When a
 third key comes, the first two keep their scores. A bar drawn <span class="mark">red and marked ▲▼</span> moved all the
 same: that weight compared keys, it did not judge one. {alone} of {len(experiment.rows)} mechanisms judge each key
 alone. In the last context nothing is relevant: watch who can say so.</p>
@@ -49,14 +51,14 @@ alone. In the last context nothing is relevant: watch who can say so.</p>
 {rows}
 </tbody>
 </table>
-<p class="hint">Mechanisms that compare two maps get a second map of equal scores. Screening reads cosines: a number x
-stands for tanh(x/2). Constants that depend on the context length are taken at 4 keys.</p>
+<p class="hint">Mechanisms that compare two maps get a second map of equal scores. Screening reads the cosines,
+all others the scores, which are logits. Constants that depend on the context length are taken at 4 keys.</p>
 {more}"""
     return page("keysift: the same key in different company", body, _STYLE)
 
 
-def _scores(context: Context) -> str:
-    return ", ".join(f"{score:g}" for score in context.scores)
+def _listed(row: tuple[float, ...]) -> str:
+    return ", ".join(f"{number:g}" for number in row)
 
 
 def _row(row: Row, contexts: Sequence[Context]) -> str:
@@ -66,8 +68,8 @@ def _row(row: Row, contexts: Sequence[Context]) -> str:
     before = (row.weights[0], *row.weights)
     cells = "".join(
         f"<td role='cell' data-context='{escape(context.title, quote=True)}'>"
-        f"{_chart(row.title, context, old, weights, moved, below)}</td>"
-        for context, old, weights, moved in zip(contexts, before, row.weights, row.moved, strict=False)
+        f"{_chart(f'{row.title}, {context.title}', read, old, weights, moved, below)}</td>"
+        for context, read, old, weights, moved in zip(contexts, row.read, before, row.weights, row.moved, strict=False)
     )
     return f"<tr role='row'><th scope='row' role='rowheader'>{head}</th>{cells}</tr>"
 
@@ -78,7 +80,7 @@ def _size(weight: float) -> float:
 
 def _chart(
     title: str,
-    context: Context,
+    read: tuple[float, ...],
     before: tuple[float, ...],
     weights: tuple[float, ...],
     moved: tuple[bool, ...],
@@ -106,9 +108,9 @@ def _chart(
         label = top - 3 if weight >= 0 else top + tall + 11
         middle = f"x='{x + _BAR / 2:g}' text-anchor='middle'"
         parts.append(f"<text {middle} y='{label:.1f}'>{arrow}{number(weight)}</text>")
-        parts.append(f"<text {middle} y='{height - 4:.1f}' class='tick'>{context.scores[j]:g}</text>")
+        parts.append(f"<text {middle} y='{height - 4:.1f}' class='tick'>{read[j]:g}</text>")
     said = ", ".join(number(weight) + (" (moved)" if mark else "") for weight, mark in zip(weights, moved, strict=True))
-    name = escape(f"{title}, {context.title}: {said}", quote=True)
+    name = escape(f"{title}: {said}", quote=True)
     return (
         f"<svg width='{width}' height='{height:.0f}' viewBox='0 0 {width} {height:.0f}' role='img' aria-label='{name}' "
         f"font-family='system-ui, sans-serif' font-size='11' fill='var(--ink)'>{''.join(parts)}</svg>"

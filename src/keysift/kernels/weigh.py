@@ -14,7 +14,7 @@ from keysift.mechanisms.rules import Visible
 from keysift.mechanisms.spec import Mechanism, Site
 
 
-def weights(
+def weigh(
     mechanism: str | Mechanism,
     scores: Tensor | Sequence[float],
     *,
@@ -30,7 +30,7 @@ def weights(
     distance   how many positions before the query each key stands, by default 0 for all
     scalars    the mechanism's scalars, one number each; what is left out takes its initial value
 
-    For screening a score is a cosine in [-1, 1].
+    Where a mechanism reads cosines (screening), a score is a cosine in [-1, 1], here as on the command line.
     """
     found = find(mechanism)
     x = _rows("scores", scores)
@@ -54,11 +54,6 @@ def weights(
     aligned = align(found, scalars, Site(), dict.fromkeys("BHGTSV", 1), carry=x.dtype, device=x.device)
     maps = (_as_row(x), _as_row(y.expand(x.shape)))[: found.maps]
     return dense.weigh(found, maps, visible, aligned).reshape(x.shape)
-
-
-def as_scores(mechanism: Mechanism, numbers: Tensor) -> Tensor:
-    """Plain numbers as scores of this mechanism: themselves, or the cosines tanh(x / 2) where scores are cosines."""
-    return torch.tanh(numbers / 2) if mechanism.cosine_scores else numbers
 
 
 def _rows(name: str, values: Tensor | Sequence[float]) -> Tensor:

@@ -10,7 +10,7 @@ from keysift.core.errors import RangeError
 @config
 class Args:
     scores: str
-    """Scores of the keys, already scaled, separated by commas: 2,1,0.5"""
+    """Scores of the keys, already scaled, separated by commas: 0.9,0.7,0.3. Screening reads them as cosines."""
     second: str | None = None
     """Scores of the second map, for mechanisms that compare two; by default all equal."""
     mechanism: tuple[str, ...] = ()
@@ -21,18 +21,27 @@ class Args:
 
 def run(args: Args) -> None:
     from keysift.cli import output
-    from keysift.mechanisms import MECHANISMS, find
+    from keysift.mechanisms import find
+    from keysift.mechanisms.lookup import everything
 
     scores = numbers("--scores", args.scores)
     second = None if args.second is None else numbers("--second", args.second)
-    chosen = [find(name) for name in args.mechanism] or list(MECHANISMS)
-    found = {mechanism.name: _weights(mechanism, scores, second) for mechanism in chosen}
+    chosen = [find(name) for name in args.mechanism] or everything()
+    found: dict[str, list[float]] = {}
+    refused: dict[str, str] = {}
+    for mechanism in chosen:
+        try:
+            found[mechanism.name] = _weights(mechanism, scores, second)
+        except RangeError as error:
+            if len(chosen) == 1:
+                raise
+            refused[mechanism.name] = str(error)
     if args.json:
-        output.print_json({"scores": scores, "second": second, "weights": found})
+        output.print_json({"scores": scores, "second": second, "weights": found, "refused": refused})
         return
     _table(scores, found)
-    if any(mechanism.cosine_scores for mechanism in chosen):
-        output.console().print("Screening reads cosines: a number x stands for tanh(x/2).", soft_wrap=True)
+    for reason in refused.values():
+        output.print_plain(reason)
 
 
 def numbers(flag: str, text: str) -> list[float]:
@@ -50,11 +59,11 @@ def numbers(flag: str, text: str) -> list[float]:
 def _weights(mechanism: Any, scores: list[float], second: list[float] | None) -> list[float]:
     import torch
 
-    from keysift.kernels.weights import as_scores, weights
+    from keysift.kernels.weigh import weigh
 
-    x = as_scores(mechanism, torch.tensor(scores, dtype=torch.float64))
-    y = None if second is None else as_scores(mechanism, torch.tensor(second, dtype=torch.float64))
-    values: list[float] = weights(mechanism, x, second=y).tolist()
+    x = torch.tensor(scores, dtype=torch.float64)
+    y = None if second is None else torch.tensor(second, dtype=torch.float64)
+    values: list[float] = weigh(mechanism, x, second=y).tolist()
     return values
 
 
