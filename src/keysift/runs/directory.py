@@ -95,10 +95,25 @@ class Run:
                 (self.path / name).unlink(missing_ok=True)  # a copy of the run made files of its links
                 (self.path / name).symlink_to(last / name)
 
-    def add_session(self, session: dict[str, Any]) -> None:
+    def sessions(self) -> list[dict[str, Any]]:
         path = self.path / ENVIRONMENT
-        sessions = json.loads(path.read_text()) if path.is_file() else []
-        write_json(path, [*sessions, session])
+        if not path.is_file():
+            return []
+        try:
+            found = json.loads(path.read_text())
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path} is not JSON ({error}); move it away to resume the run") from error
+        if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+            raise DataError(f"{path} is not a list of sessions; move it away to resume the run")
+        return found
+
+    def add_session(self, session: dict[str, Any]) -> None:
+        write_json(self.path / ENVIRONMENT, [*self.sessions(), session])
+
+    def end_session(self, how: str) -> None:
+        """Note in the newest session how it ended."""
+        *before, newest = self.sessions()
+        write_json(self.path / ENVIRONMENT, [*before, {**newest, "ended": how}])
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -1,13 +1,15 @@
-"""What became of a run, read from its directory without loading a model."""
+"""What became of a run, read from its directory without loading a model. Free of torch."""
 
 import itertools
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from keysift.core.config import config
 from keysift.core.errors import DataError
-from keysift.runs.layout import DIAGNOSIS, METRICS, TRAIN, holds_a_run, in_use, saved
+from keysift.runs.earlier import upgraded
+from keysift.runs.layout import DIAGNOSIS, ENVIRONMENT, METRICS, TIME_OVER, TRAIN, holds_a_run, in_use, saved
 from keysift.runs.metrics import read
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -15,10 +17,12 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 @config
 class Summary:
-    """One run, for lists and tables."""
+    """One run, for lists, tables and pages."""
 
     path: str
     arch: str
+    settings: dict[str, Any]
+    """The resolved config, by the names of the flags."""
     parameters: int
     data: str
     step: int
@@ -26,46 +30,93 @@ class Summary:
     saved: int
     """Step of the newest checkpoint, 0 if there is none."""
     state: str
-    """running, finished, stopped, or diverged."""
+    """running, finished, time over, stopped, or diverged."""
     loss: float | None
     val_loss: float | None
+    """The newest; validations has them all."""
     bits_per_byte: float | None
     tokens_per_second: float | None
     losses: tuple[float, ...]
+    validations: tuple[tuple[int, float], ...]
+    """Step and loss."""
+
+    @property
+    def name(self) -> str:
+        return Path(self.path).name
+
+    @property
+    def model(self) -> str:
+        """Kind, size and mechanism in a few words: multiscreen psi 6, screening; transformer 4x4x128, softmax."""
+        told = self.settings
+        depth, heads, width = told.get("depth"), told.get("tiles", told.get("heads")), told.get("width")
+        if self.arch == "multiscreen":
+            family = depth == heads and isinstance(depth, int) and width == depth**2
+            return f"{self.arch} {f'psi {depth}' if family else f'{depth}x{heads}x{width}'}, screening"
+        mechanism = told.get("mechanism", "softmax")
+        named = mechanism if isinstance(mechanism, str) else "/".join(map(str, mechanism))
+        return f"{self.arch} {depth}x{heads}x{width}, {named}"
 
 
 def summary(run: Path) -> Summary:
     try:
         told = json.loads((run / TRAIN).read_text())
-        shape = told["config"]["arch"], told["parameters"], told["config"]["data"], told["config"]["steps"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        settings, parameters = upgraded(told["config"]), int(told["parameters"])
+        arch, data, wanted = settings["arch"], settings["data"], settings["steps"]
+        if not (isinstance(arch, str) and isinstance(data, str) and (wanted is None or type(wanted) is int)):
+            raise TypeError("arch and data are text, steps is a number")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{run / TRAIN} does not describe a run ({error!r}); remove it or look elsewhere") from error
-    arch, parameters, data, wanted = shape
     lines = list(read(run / METRICS))
     last: dict[str, Any] = lines[-1] if lines else {}
-    checked = [line for line in lines if "val_loss" in line]
-    kept = saved(run)
-    state = "finished" if wanted is not None and kept >= wanted else "stopped"
-    if in_use(run):
-        state = "running"
-    elif (run / DIAGNOSIS).exists():
-        state = "diverged"
-    speeds = sorted(line["tokens_per_second"] for line in lines)
+    validations = [(line["step"], loss, bits) for line in lines for loss, bits in _validation(line)]
+    speeds = sorted(speed for line in lines if (speed := _number(line, "tokens_per_second")) is not None)
     return Summary(
         path=str(run),
         arch=arch,
+        settings=settings,
         parameters=parameters,
         data=data,
         step=last.get("step", 0),
         steps=wanted,
-        saved=kept,
-        state=state,
-        loss=last.get("loss"),
-        val_loss=checked[-1]["val_loss"] if checked else None,
-        bits_per_byte=checked[-1]["val_bits_per_byte"] if checked else None,
+        saved=saved(run),
+        state=_state(run, wanted),
+        loss=_number(last, "loss"),
+        val_loss=validations[-1][1] if validations else None,
+        bits_per_byte=validations[-1][2] if validations else None,
         tokens_per_second=speeds[len(speeds) // 2] if speeds else None,
-        losses=tuple(line["loss"] for line in lines),
+        losses=tuple(loss for line in lines if (loss := _number(line, "loss")) is not None),
+        validations=tuple((step, loss) for step, loss, _ in validations),
     )
+
+
+def _state(run: Path, wanted: int | None) -> str:
+    if in_use(run):
+        return "running"
+    if (run / DIAGNOSIS).exists():
+        return "diverged"
+    if wanted is not None and saved(run) >= wanted:
+        return "finished"
+    return TIME_OVER if ending(run) == TIME_OVER else "stopped"
+
+
+def ending(run: Path) -> str | None:
+    """How the newest session ended, if it says so."""
+    try:
+        newest = json.loads((run / ENVIRONMENT).read_text())[-1]
+        return str(newest["ended"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
+
+
+def _validation(line: dict[str, Any]) -> Iterator[tuple[float, float | None]]:
+    loss = _number(line, "val_loss")
+    if loss is not None:
+        yield loss, _number(line, "val_bits_per_byte")
+
+
+def _number(line: dict[str, Any], name: str) -> float | None:
+    value = line.get(name)
+    return value if isinstance(value, int | float) else None
 
 
 def find_runs(folder: Path) -> list[Path]:

@@ -8,15 +8,17 @@ import torch
 from keysift.evaluate.validation import summed_loss
 from keysift.models.kinds import build, empty
 from keysift.models.language import count
+from keysift.runs import checkpoint
 from keysift.runs.directory import Run
-from keysift.runs.layout import saved
+from keysift.runs.layout import newest, saved
 from keysift.runs.machine import memory_bytes, peak_flops
 from keysift.train.config import TrainConfig, changed, refuse_finished, resolve
 from keysift.train.costs import flops_per_token, state_bytes
 from keysift.train.distributed import World, find_device
-from keysift.train.facts import read_facts
+from keysift.train.facts import read_facts, refuse_other_text
 from keysift.train.progress import clock
 from keysift.train.setup import accumulation_steps, model_config, open_data, streams
+from keysift.train.shards import read_index
 
 _LARGEST = 2**28  # parameters; a larger model is not built only to time it
 
@@ -24,17 +26,24 @@ _LARGEST = 2**28  # parameters; a larger model is not built only to time it
 def estimate(config: TrainConfig, *, resume: Path | None = None) -> dict[str, str]:
     """What training with this config would be; of a run to be resumed, what is left of it."""
     world = World(0, 1, find_device(config.device, 0))
+    stored = None if resume is None else read_facts(Run(resume))
     made = 0
-    if resume is not None:
-        config = changed(read_facts(Run(resume)).config, config)
-        made = saved(resume)
+    if resume is not None and stored is not None:
+        config = changed(stored.config, config)
         refuse_finished(resume, config)
+        made = saved(resume)
+        known = newest(resume)
+        if known is not None:
+            checkpoint.verify(known)
+            read_index(known / checkpoint.STATE)
     corpus = open_data(config, world, show=True)
     shape = model_config(config, corpus.index.vocab_size)
     model = empty(shape)
     parameters = count(model)
     config = config if resume else resolve(config, parameters)
     batches, _ = streams(corpus, config)
+    if resume is not None and stored is not None:
+        refuse_other_text(Run(resume), stored, batches.stream_hash)
     often = accumulation_steps(config, world)
     flops = flops_per_token(model, config.context)
     told = {

@@ -39,6 +39,14 @@ def read_facts(run: Run) -> Facts:
         raise DataError(f"{run.path / TRAIN} does not describe a run ({error!r}); start a new run") from error
 
 
+def refuse_other_text(run: Run, stored: Facts, stream: str) -> None:
+    if stored.stream != stream:
+        raise DataError(
+            f"{stored.config.data} is not what {run.path} was trained on: its token stream has another hash; "
+            f"bring the old text back, or start a new run"
+        )
+
+
 def write_facts(run: Run, facts: Facts) -> None:
     write_json(run.path / TRAIN, {**to_dict(facts), "config": flatten(facts.config)})
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from keysift.core.config import to_dict
 from keysift.core.disk import write_whole
+from keysift.core.shown import shown_text
 from keysift.data.tokenizer import Tokenizer
 from keysift.evaluate.tiles import heads
 from keysift.models.language import LanguageModel
@@ -35,6 +36,7 @@ def inspect(
             text = sample(model, tokenizer, config.sample_prompt, config.sample_tokens)
             (run / SAMPLES).mkdir(exist_ok=True)
             write_whole(run / SAMPLES / f"{name_of(step)}.txt", text + "\n")
+            say("\n".join(f"  | {line}" for line in shown_text(text).splitlines()))
 
     def write_heads() -> None:
         (run / HEADS).mkdir(exist_ok=True)

@@ -5,6 +5,7 @@ train(None, Path("runs/first"), resume=True)                # goes on where it s
 """
 
 import math
+import shlex
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,13 +22,13 @@ from keysift.models.kinds import build
 from keysift.models.language import LanguageModel, count
 from keysift.runs import checkpoint, machine, metrics
 from keysift.runs.directory import Run, write_json
-from keysift.runs.layout import DIAGNOSIS, METRICS, newest, saved
+from keysift.runs.layout import DIAGNOSIS, FINISHED, INTERRUPTED, METRICS, TIME_OVER, newest, saved
 from keysift.train import optimizer
 from keysift.train.config import TrainConfig, changed, flatten, needs_an_end, refuse_finished, resolve
 from keysift.train.costs import flops_per_token
 from keysift.train.diagnose import diagnose, finite
 from keysift.train.distributed import World, joined
-from keysift.train.facts import Facts, describe_session, read_facts, write_facts
+from keysift.train.facts import Facts, describe_session, read_facts, refuse_other_text, write_facts
 from keysift.train.inspection import inspect
 from keysift.train.progress import Display, clock
 from keysift.train.schedule import share
@@ -125,11 +126,9 @@ class Session:
         path = self.run.path
         if stored is None:
             self.run.claim()
-        elif stored.stream != self.facts.stream:
-            raise DataError(
-                f"{self.config.data} is not what {path} was trained on: its token stream has another hash; "
-                f"bring the old text back, or start a new run"
-            )
+        else:
+            refuse_other_text(self.run, stored, self.facts.stream)
+        self.run.sessions()
         self.run.lock()
         self.run.recover()
         refuse_finished(path, self.config)
@@ -177,10 +176,16 @@ class Session:
                     self._checkpoint(line, batches, interrupted=self.world.any(stop.asked))
                 else:
                     self._write(line)
-            display.live.say(
-                f"{'finished' if state.step == config.steps else 'stopped'} at step {state.step} "
-                f"after {clock(state.seconds)}; saved in {self.run.path}"
-            )
+            self._end(interrupted=self.world.any(stop.asked))
+
+    def _end(self, *, interrupted: bool) -> None:
+        state, path = self.state, self.run.path
+        how = FINISHED if state.step == self.config.steps else INTERRUPTED if interrupted else TIME_OVER
+        if self.world.first:
+            self.run.end_session(how)
+        self.display.live.say(f"{how} at step {state.step} after {clock(state.seconds)}; saved in {path}")
+        if how != FINISHED:
+            self.display.live.say(f"resume with: keysift train --resume {shlex.quote(str(path))}")
 
     def _step(self, batches: list[Batch], wish: Callable[[], bool]) -> tuple[dict[str, Any], bool]:
         """One step of the optimizer; also whether any process wishes to leave, asked as late as can be."""

@@ -1,0 +1,145 @@
+"""Runs beside each other, as tables that fit the terminal: names are folded, never cut, and what has no room is named."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from keysift.cli import output
+from keysift.core.config import config
+from keysift.core.shown import shown
+from keysift.runs.compare import Compared, Comparison, Group
+from keysift.runs.summary import sparkline
+
+_NAME = 16  # columns a folded name keeps at least
+
+
+@config
+class Column:
+    title: str
+    cells: tuple[str, ...]
+    left: bool = False
+
+    @property
+    def width(self) -> int:
+        return max(map(len, (self.title, *self.cells))) + 1
+
+
+def print_comparison(found: Comparison, console: Console) -> None:
+    shared = _shared(found.runs)
+    if shared:
+        console.print(Text(shared), soft_wrap=True)
+    if found.groups:
+        console.print(Text("\nMean over seeds, best first"), soft_wrap=True)
+        _print(_of_groups(found), [one.best for one in found.groups], console)
+        console.print(Text("\nEvery run, best first"), soft_wrap=True)
+    _print(_of_runs(found), [one.best for one in found.runs], console)
+
+
+def _of_runs(found: Comparison) -> list[Column]:
+    """The most telling first: those at the end are left out where there is no room."""
+    runs = found.runs
+    columns = [
+        _column("run", runs, lambda one: one.name, left=True),
+        _column("validation", runs, lambda one: _figure(one.validation) + ("*" if one.best else "")),
+        *_differing(found, runs),
+    ]
+    columns += [_column("seed", runs, lambda one: one.seed)] if _differ(runs, lambda one: one.seed) else []
+    columns += [_column("state", runs, lambda one: one.state, left=True)] if _differ(runs, lambda o: o.state) else []
+    columns += [_column("step", runs, _step)] if _differ(runs, _step) else []
+    return [
+        *columns,
+        _column("loss", runs, lambda one: _figure(one.loss)),
+        _column("tokens/s", runs, lambda one: _count(one.tokens_per_second)),
+        _column("bits/byte", runs, lambda one: _figure(one.bits_per_byte)),
+        _column("loss curve", runs, lambda one: sparkline(one.losses, 16), left=True),
+    ]
+
+
+def _of_groups(found: Comparison) -> list[Column]:
+    groups = found.groups
+    # Where only seeds differ there is one group, and nothing else to tell it by.
+    named = _differing(found, groups) or [_column("model", groups, lambda one: one.model, left=True)]
+    return [
+        named[0],
+        _column("validation", groups, lambda one: f"{one.mean:.4f}" + ("*" if one.best else "")),
+        _column("spread", groups, lambda one: "" if one.spread is None else f"{one.spread:.4f}"),
+        _column("seeds", groups, lambda one: str(one.seeds)),
+        *named[1:],
+    ]
+
+
+def _differing(found: Comparison, rows: Sequence[Compared] | Sequence[Group]) -> list[Column]:
+    columns = [_column("model", rows, lambda one: one.model, left=True)] if _differ(rows, lambda o: o.model) else []
+    columns += [
+        _column(name, rows, lambda one, name=name: one.differs[name])  # type: ignore[misc]
+        for name in found.fields
+    ]
+    columns += (
+        [_column("parameters", rows, lambda one: _count(one.parameters))]
+        if _differ(rows, lambda one: one.parameters)
+        else []
+    )
+    return columns
+
+
+def _column(title: str, rows: Sequence[Any], cell: Callable[[Any], str], *, left: bool = False) -> Column:
+    return Column(title=title, cells=tuple(shown(cell(one)) for one in rows), left=left)
+
+
+def _print(columns: list[Column], best: list[bool], console: Console) -> None:
+    first, *rest = columns
+    room = console.width - min(first.width, _NAME)
+    kept, left_out = [first], []
+    for column in rest:
+        if column.width <= room:
+            kept.append(column)
+            room -= column.width
+        else:
+            left_out.append(column.title)
+    table: Table = output.table()
+    for column in kept:
+        fold = column is first
+        table.add_column(
+            column.title,
+            justify="left" if column.left else "right",
+            overflow="fold",
+            no_wrap=not fold,
+            width=min(column.width - 1, room + min(column.width, _NAME) - 1) if fold else None,
+        )
+    for at, marked in enumerate(best):
+        table.add_row(*(Text(column.cells[at]) for column in kept), style="bold" if marked else None)
+    console.print(table)
+    if left_out:
+        console.print(Text(f"no room for {', '.join(left_out)}; widen the terminal, or keysift runs --json"))
+
+
+def _shared(runs: Sequence[Compared]) -> str:
+    """What is the same in all of them, once."""
+    if len(runs) < 2:
+        return ""
+    one = runs[0]
+    parts = [f"{len(runs)} runs"]
+    parts += [] if _differ(runs, lambda o: o.model) else [shown(one.model)]
+    parts += [] if _differ(runs, lambda o: o.parameters) else [f"{one.parameters:,} parameters"]
+    parts += [] if _differ(runs, lambda o: o.state) else [one.state]
+    parts += [] if _differ(runs, _step) else [f"step {_step(one)}"]
+    return ", ".join(parts)
+
+
+def _differ(rows: Sequence[Any], cell: Callable[[Any], Any]) -> bool:
+    return len(rows) == 1 or len({cell(one) for one in rows}) > 1
+
+
+def _step(one: Compared) -> str:
+    return f"{one.step}/{one.steps}" if one.steps else str(one.step)
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
+
+
+def _count(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}"
