@@ -80,6 +80,31 @@ def test_dry_run_writes_nothing(corpus: Path, tmp_path: Path, capsys: pytest.Cap
     assert not (tmp_path / "run").exists()
 
 
+def test_dry_run_refuses_what_resume_refuses(
+    corpus: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = tmp_path / "run"
+    call("train", "--data", corpus, *SMALL, "--steps", 2, "--save-every", 2, "--out", run)
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    call("train", "--resume", run, "--steps", 5, "--dry-run")
+    assert "5, of which 2 are made" in capsys.readouterr().out
+    for flags, said in (
+        (("--steps", 5, "--seed", 3), "a resumed run keeps its seed"),
+        (("--psi", 3, "--steps", 5), "a resumed run keeps its depth"),
+        ((), "is finished: it has made 2 steps"),
+    ):
+        assert said in refused(capsys, "train", "--resume", run, *flags, "--dry-run")
+    assert "--match chooses the size of a new model" in refused(
+        capsys, "train", "--resume", run, "--steps", 5, "--match", "transformer-8m", "--dry-run"
+    )
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before, "and it writes nothing"
+    model = run / "checkpoints" / "step-00000002" / "model.safetensors"
+    model.write_bytes(model.read_bytes()[:-1])
+    assert "is corrupt" in refused(capsys, "train", "--resume", run, "--steps", 5, "--dry-run")
+
+
 def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "say where: --out DIRECTORY" in refused(capsys, "train", "--steps", 1)
     assert "--config takes a TOML file" in refused(capsys, "train", "--config", tmp_path / "none.toml")
@@ -87,6 +112,8 @@ def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         from keysift.cli.train import Args, run
 
         run(Args(train=TrainConfig(steps=1)))
+    with refuses("--match chooses the size of a new model"):
+        run(Args(train=TrainConfig(steps=1), resume=tmp_path, match="transformer-8m"))
     with refuses("--resume has the config of its run"):
         defaults(["--resume", "a", "--config=b"])
     with refuses("--config takes a TOML file"):

@@ -38,8 +38,21 @@ def test_retention(tiny: TrainConfig, tmp_path: Path) -> None:
 def test_minutes_end_a_run_and_a_resumed_session_counts_anew(tiny: TrainConfig, tmp_path: Path) -> None:
     run = go(replace(tiny, steps=None, minutes=0.001), tmp_path / "run")
     before = len(losses(run))
+    assert summary(run).state == "time over"
     go(None, run, resume=True)
     assert len(losses(run)) > before
+    assert summary(run).state == "time over"
+
+
+@pytest.mark.parametrize("text", ["{", "{}", "[3]", "[" * 100_000], ids=["torn", "object", "number", "deep"])
+def test_a_damaged_list_of_sessions_is_named(tiny: TrainConfig, tmp_path: Path, text: str) -> None:
+    run = go(tiny, tmp_path / "run")
+    before = (run / "train.json").read_text()
+    (run / "environment.json").write_text(text)
+    assert summary(run).state == "finished", "a list of runs does not mind"
+    with refuses("environment.json is not .*; move it away to resume the run"):
+        go(replace(read_facts(Run(run)).config, steps=14), run, resume=True)
+    assert (run / "train.json").read_text() == before
 
 
 def test_refusals(tiny: TrainConfig, tmp_path: Path) -> None:

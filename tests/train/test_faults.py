@@ -4,6 +4,7 @@ import json
 import os
 import random
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 
 import keysift
 from keysift.runs import layout
+from keysift.runs.summary import summary
 from keysift.train import signals
 from keysift.train.config import TrainConfig
 from keysift.train.loop import train
@@ -101,12 +103,27 @@ def test_a_signal_saves_and_leaves(tiny: TrainConfig, tmp_path: Path, number: si
     wait_for_steps(tmp_path / "run", 2, process)
     process.send_signal(number)
     finish(process)
+    assert summary(tmp_path / "run").state == "stopped"
     made = losses(tmp_path / "run")
     assert layout.steps(tmp_path / "run" / "checkpoints") == [len(made)]
     again = len(made) + 3
     finish(start("--resume", tmp_path / "run", "--steps", again))
     assert losses(tmp_path / "run")[: len(made)] == made
     assert len(losses(tmp_path / "run")) == again
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_says_how_to_resume_it(tiny: TrainConfig, tmp_path: Path) -> None:
+    config = replace(tiny, steps=100_000, save_every=100_000, sample_tokens=0)
+    run = tmp_path / "a run"
+    command = [sys.executable, "-m", "keysift", "train", "--config", toml(config, tmp_path / "own.toml"), "--out", run]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment())
+    wait_for_steps(run, 2, process)
+    process.send_signal(signal.SIGINT)
+    said = finish(process)
+    (line,) = [line for line in said.splitlines() if line.startswith("resume with: ")]
+    words = shlex.split(line.removeprefix("resume with: keysift "))
+    subprocess.run([sys.executable, "-m", "keysift", *words, "--steps", str(len(losses(run)) + 1)], check=True)
 
 
 @pytest.mark.slow

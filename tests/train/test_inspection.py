@@ -82,3 +82,13 @@ def test_heads_are_inspected_on_a_bounded_text(
     monkeypatch.setattr(inspection, "heads", lambda model, tokens: seen.append(tokens.shape) or [])
     go(tiny, tmp_path / "run")
     assert seen == [(1, 8)] * 3
+
+
+def test_samples_reach_the_terminal(
+    tiny: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(inspection, "sample", lambda *rest: "def one():\n    \x1b]0;title\x07")
+    run = go(tiny, tmp_path / "run", show=True)
+    said = capsys.readouterr().err
+    assert said.count("  | def one():\n  |     \\x1b]0;title\\x07\n") == 3
+    assert "\x1b]" in (run / layout.SAMPLES / "step-00000004.txt").read_text(), "the file holds the very text"

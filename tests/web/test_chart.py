@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from keysift.web.chart import LEFT, PLOT, RIGHT, TOP, WIDTH, Axis, Line, _log_ticks, _ticks, as_file, chart
-from keysift.web.curves import every_step, loss_chart, sweep_page, window_chart
+from keysift.web.curves import every_step, loss_chart, window_chart
 
 SVG = "{http://www.w3.org/2000/svg}"
 LINEAR = {"x": Axis("step"), "y": Axis("loss")}
@@ -80,12 +80,3 @@ def test_losses_and_windows() -> None:
     windows = window_chart([[2.0, 300.0], [5.0, 7.0]], 128)
     assert len(circles(windows)) == 4
     assert "training length 128" in windows
-
-
-def test_a_sweep_has_curves_and_its_table() -> None:
-    html = sweep_page(
-        "over <rate>", {"a": [(1, 2.0)], "b": [(1, 3.0)]}, ("run", "loss"), [("a", "2.0"), ("<b>", "3.0")], best=0
-    )
-    assert "<h1>over &lt;rate&gt;</h1>" in html
-    assert "<tr class='best'><td>a</td><td class=figure>2.0</td></tr>" in html
-    assert "<td>&lt;b&gt;</td>" in html

@@ -1,4 +1,4 @@
-"""Runs beside each other, as tables that fit the terminal: names are folded, never cut, and what has no room is named."""
+"""Runs beside each other, as tables that fit the terminal: names are folded, not cut; what has no room is named."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -41,16 +41,15 @@ def print_comparison(found: Comparison, console: Console) -> None:
 def _of_runs(found: Comparison) -> list[Column]:
     """The most telling first: those at the end are left out where there is no room."""
     runs = found.runs
-    columns = [
+    model, *rest = _differing(found, runs)
+    return [
         _column("run", runs, lambda one: one.name, left=True),
         _column("validation", runs, lambda one: _figure(one.validation) + ("*" if one.best else "")),
-        *_differing(found, runs),
-    ]
-    columns += [_column("seed", runs, lambda one: one.seed)] if _differ(runs, lambda one: one.seed) else []
-    columns += [_column("state", runs, lambda one: one.state, left=True)] if _differ(runs, lambda o: o.state) else []
-    columns += [_column("step", runs, _step)] if _differ(runs, _step) else []
-    return [
-        *columns,
+        *model,
+        *_if_differing("seed", runs, lambda one: one.seed),
+        *_if_differing("state", runs, lambda one: one.state, left=True),
+        *(column for columns in rest for column in columns),
+        *_if_differing("step", runs, _step),
         _column("loss", runs, lambda one: _figure(one.loss)),
         _column("tokens/s", runs, lambda one: _count(one.tokens_per_second)),
         _column("bits/byte", runs, lambda one: _figure(one.bits_per_byte)),
@@ -61,28 +60,29 @@ def _of_runs(found: Comparison) -> list[Column]:
 def _of_groups(found: Comparison) -> list[Column]:
     groups = found.groups
     # Where only seeds differ there is one group, and nothing else to tell it by.
-    named = _differing(found, groups) or [_column("model", groups, lambda one: one.model, left=True)]
+    told = [column for columns in _differing(found, groups) for column in columns]
+    first, *rest = told or [_column("model", groups, lambda one: one.model, left=True)]
     return [
-        named[0],
+        first,
         _column("validation", groups, lambda one: f"{one.mean:.4f}" + ("*" if one.best else "")),
         _column("spread", groups, lambda one: "" if one.spread is None else f"{one.spread:.4f}"),
         _column("seeds", groups, lambda one: str(one.seeds)),
-        *named[1:],
+        *rest,
     ]
 
 
-def _differing(found: Comparison, rows: Sequence[Compared] | Sequence[Group]) -> list[Column]:
-    columns = [_column("model", rows, lambda one: one.model, left=True)] if _differ(rows, lambda o: o.model) else []
-    columns += [
-        _column(name, rows, lambda one, name=name: one.differs[name])  # type: ignore[misc]
-        for name in found.fields
+def _differing(found: Comparison, rows: Sequence[Compared] | Sequence[Group]) -> list[list[Column]]:
+    """The model, the settings and the size, each if they differ."""
+    settings = [_column(name, rows, lambda one, name=name: one.differs[name]) for name in found.fields]  # type: ignore[misc]
+    return [
+        _if_differing("model", rows, lambda one: one.model, left=True),
+        settings,
+        _if_differing("parameters", rows, lambda one: _count(one.parameters)),
     ]
-    columns += (
-        [_column("parameters", rows, lambda one: _count(one.parameters))]
-        if _differ(rows, lambda one: one.parameters)
-        else []
-    )
-    return columns
+
+
+def _if_differing(title: str, rows: Sequence[Any], cell: Callable[[Any], str], *, left: bool = False) -> list[Column]:
+    return [_column(title, rows, cell, left=left)] if _differ(rows, cell) else []
 
 
 def _column(title: str, rows: Sequence[Any], cell: Callable[[Any], str], *, left: bool = False) -> Column:

@@ -9,10 +9,7 @@ import tyro
 from keysift.cli.choice import Choice, chosen
 from keysift.core.config import config
 from keysift.core.errors import ConfigError, TrainingError
-from keysift.runs.summary import Summary
 from keysift.train.config import TrainConfig
-
-_HEADS = ("run", "state", "steps", "loss", "validation")
 
 
 @config
@@ -37,12 +34,13 @@ def defaults(argv: list[str]) -> Args:
 
 def run(args: Args) -> None:
     from keysift.cli import output
-    from keysift.cli.runs import runs_table
+    from keysift.cli.comparison import print_comparison
     from keysift.core.disk import write_whole
+    from keysift.runs.compare import compare
     from keysift.runs.directory import write_json
     from keysift.sweep.drive import sweep
     from keysift.sweep.plan import points
-    from keysift.web.curves import every_step, sweep_page
+    from keysift.web.sweep_page import sweep_page
 
     if args.processes < 1:
         raise ConfigError(f"processes must be at least 1, got {args.processes}")
@@ -56,10 +54,10 @@ def run(args: Args) -> None:
         for one in outcomes
     ]
     write_json(args.out / "sweep.json", results)
+    found = compare(list(made.values()), list(made))
     title = f"Sweep over {', '.join((*args.each, *args.over))}"
-    curves = {name: every_step(one.losses) for name, one in made.items()}
-    write_whole(args.out / "sweep.html", sweep_page(title, curves, _HEADS, _rows(made)))
-    output.console().print(runs_table(tuple(made.values())))
+    write_whole(args.out / "sweep.html", sweep_page(title, found))
+    print_comparison(found, output.console())
     output.print_plain(f"curves: {(args.out / 'sweep.html').resolve().as_uri()}")
     failed = [one for one in outcomes if one.said]
     if failed:
@@ -69,13 +67,4 @@ def run(args: Args) -> None:
         )
     left = sum(one.state in ("stopped", "not started", "running") for one in outcomes)
     if left:
-        output.print_plain(f"{left} of {len(outcomes)} runs are not finished; the same command goes on with them")
-
-
-def _rows(made: dict[str, Summary]) -> list[tuple[str, ...]]:
-    """Best first."""
-    best_first = sorted(made.items(), key=lambda one: float("inf") if one[1].val_loss is None else one[1].val_loss)
-    return [
-        (name, one.state, f"{one.step}", *("" if x is None else f"{x:.4f}" for x in (one.loss, one.val_loss)))
-        for name, one in best_first
-    ]
+        output.print_plain(f"{left} of {len(outcomes)} runs are not finished; the same command resumes them")

@@ -1,4 +1,4 @@
-"""What several runs say together: what differs between them, which is best, mean and spread over seeds. Free of torch."""
+"""What several runs say together: what differs, which is best, mean and spread over seeds. Free of torch."""
 
 import statistics
 from collections.abc import Sequence
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from keysift.core.config import config
+from keysift.models.arch import DEFAULTS, field_names
 from keysift.runs.summary import Summary
 
 # Told by the description of the model, or about a session and not about what was learned.
@@ -97,9 +98,14 @@ def _rank(one: Summary) -> tuple[int, float]:
 
 def _differing(found: Sequence[Summary]) -> tuple[str, ...]:
     names = dict.fromkeys(name for one in found for name in one.settings)
-    kept = [name for name in names if name not in _TOLD and name not in _SESSION]
-    # A field that only one kind of model has is told by the model, unless runs of that kind differ in it.
-    return tuple(name for name in kept if len({_short(o.settings[name]) for o in found if name in o.settings}) > 1)
+    models = {name for arch in DEFAULTS.values() for name in field_names(arch)}
+
+    def differs(name: str) -> bool:
+        # A field of a model is told by its kind, unless runs of one kind differ in it.
+        values = {(name in models and one.arch, _short(one.settings.get(name))) for one in found}
+        return len(values) > len({one.arch for one in found} if name in models else {""})
+
+    return tuple(name for name in names if name not in _TOLD and name not in _SESSION and differs(name))
 
 
 def _chosen(one: Summary, fields: tuple[str, ...]) -> dict[str, str]:

@@ -1,11 +1,9 @@
-"""Runs as charts: losses over steps, learned windows over layers, and a page for several runs with their table."""
+"""Runs as charts: losses over steps, learned windows over layers."""
 
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
 
 from keysift.web.chart import Axis, Line, chart
-from keysift.web.page import page, table
 
 Points = Sequence[tuple[float, float]]
 
@@ -37,14 +35,3 @@ def window_chart(layers: Sequence[Sequence[float]], context: int) -> str:
         y=Axis("window, tokens", log=True),
         level=(float(context), f"training length {context}"),
     )
-
-
-def sweep_page(
-    title: str,
-    losses: Mapping[str, Points],
-    heads: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    best: int | None = None,
-) -> str:
-    """Loss curves of several runs, and their table; the row `best` is marked."""
-    return page(title, f"<h1>{escape(title)}</h1>\n{loss_chart(losses)}\n{table(heads, rows, best=best)}")
