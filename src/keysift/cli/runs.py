@@ -35,4 +35,8 @@ def run(args: Args) -> None:
     if not found:
         output.print_plain(f"no runs in {args.folder}; start one: keysift train --minutes 2 --out {args.folder}/first")
         return
-    print_comparison(compare(found), output.console())
+    print_comparison(compare(found, [_name(Path(one.path), args.folder) for one in found]), output.console())
+
+
+def _name(run: Path, folder: Path) -> str:
+    return run.absolute().name if run == folder else str(run.relative_to(folder))

@@ -49,6 +49,8 @@ class Summary:
         """Kind, size and mechanism in a few words: multiscreen psi 6, screening; transformer 4x4x128, softmax."""
         told = self.settings
         depth, heads, width = told.get("depth"), told.get("tiles", told.get("heads")), told.get("width")
+        if None in (depth, heads, width):
+            return self.arch
         if self.arch == "multiscreen":
             family = depth == heads and isinstance(depth, int) and width == depth**2
             return f"{self.arch} {f'psi {depth}' if family else f'{depth}x{heads}x{width}'}, screening"
