@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from keysift.lens import geometry, rows, sensitivity
+from keysift.lens.leave_out import moved
+from keysift.lens.percentile import Calibration, Examples, brightness
 from keysift.lens.reading import Block, Reading
 from keysift.lens.rows import Numbers
 from keysift.lens.threshold import threshold
@@ -80,10 +82,14 @@ def bucket_of(n: Tensor) -> Tensor:
 class Collector:
     """Visits readings, one layer after the other, and keeps their sums."""
 
-    def __init__(self, longest: int, *, sample: int = 16, seed: int = 0) -> None:
+    def __init__(
+        self, longest: int, *, sample: int = 16, seed: int = 0, calibration: Calibration | None = None
+    ) -> None:
         self.buckets = int(math.log2(longest)) + 1
         self.sample = sample
         self.seed = seed
+        self.calibration = calibration
+        self.examples = Examples()
         self.layers: dict[int, HeadSums] = {}
 
     def visit(self, reading: Reading) -> None:
@@ -99,6 +105,10 @@ class Collector:
                 numbers |= rows.accepted(block, limits_H)
             elif Promise.EXACT_ZERO in reading.mechanism.holds:
                 numbers |= _refused(block)
+            if self.calibration is not None:
+                bright, key_HT = brightness(block, self.calibration)
+                self.examples.add(block, bright, key_HT)
+                numbers |= bright
             sums.add(numbers, bucket_of(n_HT))
             self._fits(sums, numbers, n_HT)
             chosen = self._chosen(block)
@@ -128,6 +138,7 @@ class Collector:
         shuffle = torch.randperm(keys, generator=self._generator(block, 0))
         found = geometry.geometry(alpha, seen, block.values_HSV, random, shuffle)
         found |= _keys_for_mass(alpha, scores, seen)
+        found |= {name: value[:, chosen] for name, value in moved(block).items()}
         if compares:
             normal = torch.special.ndtri(random.clamp(1e-6, 1 - 1e-6))
             found |= sensitivity.sensitivity(scores, seen, normal)

@@ -31,6 +31,7 @@ class Block:
     weights_HTS: Tensor
     seen_HTS: Tensor
     values_HSV: Tensor
+    reweigh: Callable[[Tensor], Tensor]  # the weights if only these of the visible keys took part, boolean H T S
 
     @property
     def at_T(self) -> Tensor:
@@ -72,19 +73,20 @@ class Reading:
         size = max(1, cells // (self.heads * (end - begin)))
         for start in range(begin, end, size):
             queries = slice(start, min(start + size, end))
-            scores, weights, seen = self._weigh(text, queries, slice(begin, end))
+            scores, seen, reweigh = self._rows(text, queries, slice(begin, end))
             yield Block(
                 layer=self.layer,
                 text=text,
                 first=start - begin,
                 scores_HTS=scores,
-                weights_HTS=weights,
+                weights_HTS=reweigh(seen),
                 seen_HTS=seen,
                 values_HSV=v[text, :, begin:],
+                reweigh=reweigh,
             )
 
-    def _weigh(self, text: int, queries: slice, keys: slice) -> tuple[Tensor, Tensor, Tensor]:
-        """Scores (of the first map), weights and visibility of some queries, H T S."""
+    def _rows(self, text: int, queries: slice, keys: slice) -> tuple[Tensor, Tensor, Callable[[Tensor], Tensor]]:
+        """Scores (of the first map) and visibility of some queries, H T S, and what weighs them."""
         call = self.call
         q, k, _, scalars = self._prepared
         row = slice(text, text + 1)
@@ -96,10 +98,14 @@ class Reading:
             x = x + bias.repeat_interleave(call.mechanism.maps, dim=1).to(x.dtype)
         maps = x.view(1, self.heads, call.mechanism.maps, *x.shape[2:]).unbind(2)
         whole = call.visible(queries, keys)
-        visible = Visible(_of_text(whole.keep_BHTS, row), _of_text(whole.distance_BHTS, row))
+        seen_HTS = _of_text(whole.keep_BHTS, row).expand_as(maps[0])[0]
+        distance = _of_text(whole.distance_BHTS, row)
         own = {s.name: _scalar(scalars[s.name], s.per, row, queries, keys) for s in call.mechanism.scalars}
-        weights = dense.weigh(call.mechanism, maps, visible, own)
-        return maps[0][0], weights[0], visible.keep_BHTS.expand_as(weights)[0]
+
+        def reweigh(keep_HTS: Tensor) -> Tensor:
+            return dense.weigh(call.mechanism, maps, Visible((keep_HTS & seen_HTS)[None], distance), own)[0]
+
+        return maps[0][0], seen_HTS, reweigh
 
     def output(self, change: Change) -> Tensor:
         """What the layer puts out when the weights of every block are replaced: B H T V."""

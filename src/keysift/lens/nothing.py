@@ -1,0 +1,75 @@
+"""Nothing relevant: a span that stood earlier in the context is taken away. Where does the mass go?
+
+    with      start, unrelated, SPAN, unrelated, SPAN
+    without   start, unrelated, unrelated of the same length, unrelated, SPAN
+
+Both have the same length, so every query keeps its position. Measured on the queries of the last span.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from keysift.lens.filler import filler
+from keysift.lens.reading import Block, Reading
+from keysift.lens.subject import Subject
+
+SPAN = 32
+NEAR = 8  # neighbours: this many keys before the query
+PLACES = ("first", "own", "near", "span", "elsewhere")
+
+
+def nothing_relevant(subject: Subject, ids: Sequence[int], longest: int) -> dict[str, Any]:
+    most = min(longest, subject.about.context or longest)
+    span = max(2, min(SPAN, len(ids) - 1, (most - 1) // 4))
+    own = list(ids[-span:])
+    lead, between, instead = (filler(subject, span, skip=span * part) for part in range(3))
+    first = [ids[0]]
+    found = {}
+    for name, middle in (("with", own), ("without", instead)):
+        tokens = [*first, *lead, *middle, *between, *own]
+        found[name] = _where(subject, tokens, slice(1 + span, 1 + 2 * span), len(tokens) - span)
+    rows = []
+    for layer, heads in enumerate(subject.about.heads):
+        for head in range(heads):
+            both = {name: {what: float(x[layer][head]) for what, x in places.items()} for name, places in found.items()}
+            rows.append({"layer": layer, "head": head, **both})
+    return {"span": span, "tokens": 4 * span + 1, "heads": rows}
+
+
+def _where(subject: Subject, tokens: list[int], there: slice, begin: int) -> dict[str, dict[int, Tensor]]:
+    """Mean mass by place, largest weight and row mass of the queries from `begin` on, by layer."""
+    sums: dict[str, dict[int, Tensor]] = {name: {} for name in (*PLACES, "largest", "mass")}
+
+    def visit(reading: Reading) -> None:
+        for block in reading.blocks():
+            for name, value in places(block, there, begin).items():
+                sums[name][block.layer] = sums[name].get(block.layer, 0) + value
+
+    subject.run([tokens], visit)
+    queries = len(tokens) - begin
+    return {name: {layer: total / queries for layer, total in found.items()} for name, found in sums.items()}
+
+
+def places(block: Block, there: slice, begin: int) -> dict[str, Tensor]:
+    """Sums over the block's queries from `begin` on, H each. A key counts for the first place that fits it."""
+    rows = torch.nonzero(block.at_T >= begin).flatten()
+    weights = block.weights_HTS[:, rows].double()
+    at, key = block.at_T[rows][:, None], torch.arange(weights.shape[-1])[None]
+    kinds = {
+        "first": (key == 0).expand(len(rows), -1),
+        "own": key == at,
+        "near": (key < at) & (key >= at - NEAR),
+        "span": ((key >= there.start) & (key < there.stop)).expand(len(rows), -1),
+        "elsewhere": torch.ones(len(rows), weights.shape[-1], dtype=torch.bool),
+    }
+    found: dict[str, Tensor] = {}
+    taken = torch.zeros_like(kinds["elsewhere"])
+    for name, kind in kinds.items():
+        found[name] = weights.masked_fill(~(kind & ~taken), 0).sum((1, 2))
+        taken = taken | kind
+    size = weights.abs()
+    mass = size.sum(-1, keepdim=True)
+    return found | {"largest": (size / mass.clamp_min(1e-12)).amax(-1).sum(1), "mass": weights.sum((1, 2))}

@@ -1,0 +1,128 @@
+"""Absolute percentile: where a key's raw score stands among the scores the same head gives to unrelated text.
+
+A weight says how a key compares with the keys beside it; the percentile says how it compares with keys that have
+nothing to do with the text. A key with much weight and a low percentile is bright only because its company is dark.
+
+The first key is left out of the calibration: sinks have scores of their own.
+
+Letters: H heads, T queries, S keys, L levels.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from keysift.lens.filler import filler
+from keysift.lens.reading import Block, Reading
+from keysift.lens.rows import Numbers
+from keysift.lens.subject import Subject
+
+LEVELS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999, 1.0)
+BRIGHT = 0.3  # of the row's mass
+ORDINARY = 0.9  # a percentile below is one that unrelated text reaches with every tenth key
+MOST = 2**16  # scores of each head that are kept for the calibration
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """For each layer the scores at LEVELS, H L."""
+
+    tokens: int
+    scores: dict[int, Tensor]
+
+    def percentile(self, layer: int, scores_HX: Tensor) -> Tensor:
+        """Linear between levels, 0 below and 1 above everything unrelated text reached."""
+        table_HL, levels = self.scores[layer], torch.tensor(LEVELS)
+        right = torch.searchsorted(table_HL, scores_HX.contiguous().to(table_HL.dtype), right=True)
+        right = right.clamp(1, len(LEVELS) - 1)
+        low, high = table_HL.gather(1, right - 1), table_HL.gather(1, right)
+        share = ((scores_HX - low) / (high - low)).nan_to_num(nan=1.0, posinf=1.0, neginf=0.0).clamp(0, 1)
+        return levels[right - 1] + share * (levels[right] - levels[right - 1])
+
+
+def calibrate(subject: Subject, length: int, text: str | None = None) -> Calibration:
+    """From the built-in unrelated text, or from another one, as long as the texts that will be inspected."""
+    start = subject.encode("")
+    ids = start + (filler(subject, length) if text is None else subject.encode(text)[len(start) :])
+    ids = ids[:length]
+    kept: dict[int, list[Tensor]] = {}
+
+    def visit(reading: Reading) -> None:
+        each = max(1, len(ids) ** 2 // 2 // MOST)  # every so many rows
+        for block in reading.blocks():
+            rows = torch.nonzero(block.at_T % each == 0).flatten()
+            seen = block.seen_HTS[0, rows, 1:]
+            if seen.any():
+                kept.setdefault(block.layer, []).append(block.scores_HTS[:, rows, 1:][:, seen])
+
+    subject.run([ids], visit)
+    levels = torch.tensor(LEVELS, dtype=torch.float64)
+    return Calibration(
+        len(ids),
+        {layer: _quantiles(torch.cat(parts, dim=1).double(), levels) for layer, parts in kept.items()},
+    )
+
+
+def _quantiles(scores_HX: Tensor, levels: Tensor) -> Tensor:
+    ordered = scores_HX.sort(dim=1).values
+    at = levels * (ordered.shape[1] - 1)
+    low = at.floor().long()
+    high = at.ceil().long()
+    return ordered[:, low] + (at - low) * (ordered[:, high] - ordered[:, low])
+
+
+def brightness(block: Block, calibration: Calibration) -> tuple[Numbers, Tensor]:
+    """Of the heaviest key but the first: its percentile, and whether it is bright and ordinary. Also which key it is."""
+    size = block.weights_HTS.abs()
+    mass = size.sum(-1)
+    later = size.masked_fill(~block.seen_HTS, -1)
+    later[..., 0] = -1
+    weight, key_HT = later.max(-1)
+    score = block.scores_HTS.gather(-1, key_HT[..., None])[..., 0]
+    percentile = calibration.percentile(block.layer, score)
+    share = weight / mass
+    there = (weight > 0) & (mass > 0) & (block.seen_HTS.sum(-1) > 1)
+    bright = there & (share >= BRIGHT)
+    found = {
+        "brightest_weight": torch.where(there, share, math.nan),
+        "brightest_percentile": torch.where(there, percentile, math.nan).to(score.dtype),
+        "bright": torch.where(there, bright.to(score.dtype), math.nan),
+        # Among bright keys only: the share that unrelated text would have matched.
+        "only_relatively_bright": torch.where(bright, (percentile < ORDINARY).to(score.dtype), math.nan),
+    }
+    return found, key_HT
+
+
+class Examples:
+    """The bright keys with the lowest percentiles, a few for each head."""
+
+    def __init__(self, each: int = 3) -> None:
+        self.each = each
+        self._found: dict[tuple[int, int], list[tuple[float, dict[str, Any]]]] = {}
+
+    def add(self, block: Block, numbers: Numbers, key_HT: Tensor) -> None:
+        low = torch.where(numbers["only_relatively_bright"] == 1, numbers["brightest_percentile"], math.inf)
+        values, rows = low.topk(min(self.each, low.shape[1]), dim=1, largest=False)
+        for head in range(low.shape[0]):
+            mine = self._found.setdefault((block.layer, head), [])
+            for value, row in zip(values[head].tolist(), rows[head].tolist(), strict=True):
+                if math.isfinite(value):
+                    facts = {
+                        "layer": block.layer,
+                        "head": head,
+                        "text": block.text,
+                        "query": block.first + row,
+                        "key": int(key_HT[head, row]),
+                        "weight": float(numbers["brightest_weight"][head, row]),
+                        "percentile": value,
+                    }
+                    mine.append((value, facts))
+            mine.sort(key=lambda pair: pair[0])
+            del mine[self.each :]
+
+    def lowest(self, count: int) -> list[dict[str, Any]]:
+        every = sorted((pair for mine in self._found.values() for pair in mine), key=lambda pair: pair[0])
+        return [facts for _, facts in every[:count]]
