@@ -31,9 +31,9 @@ def test_spread_and_focus_of_each_row(mechanism: str) -> None:
         numbers = rows.spread_out(block) | rows.where(block) | rows.focus(block) | rows.retained(block)
         found = {name: float(value[head, row]) for name, value in numbers.items()}
         wanted = plain.spread_out(a) | {
-            "first_mass": a[0],
-            "own_mass": a[-1],
-            "previous_mass": a[-2],
+            "first_mass": abs(a[0]) / np.abs(a).sum(),
+            "own_mass": abs(a[-1]) / np.abs(a).sum(),
+            "previous_mass": abs(a[-2]) / np.abs(a).sum(),
             "row_mass": a.sum(),
             "spread": x.max() - x.min(),
             "required_spread": math.log(len(a) - 1),

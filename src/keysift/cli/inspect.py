@@ -32,6 +32,12 @@ class Args:
     """Also write the relevance maps of the first text here, for `keysift play` (docs/playground.md)."""
     sample: int = 16
     """Rows of each context bucket that get the dear diagnostics."""
+    swap: tuple[str, ...] = ()
+    """Also weigh the model's own scores with these mechanisms, without retraining."""
+    each_head: bool = False
+    """Also search the fewest keys that each head alone needs; many runs of the model."""
+    diagnostics_only: bool = False
+    """Leave out the tests of relative relevance."""
 
 
 def run(args: Args) -> None:
@@ -44,7 +50,17 @@ def run(args: Args) -> None:
     if args.maps is not None:
         _write_maps(args.maps, subject, next(iter(texts.values())), args.tokens)
     with Bar(show=not args.json) as bar:
-        record = inspect(subject, texts, tokens=args.tokens, batch=args.batch, sample=args.sample, progress=bar.update)
+        record = inspect(
+            subject,
+            texts,
+            tokens=args.tokens,
+            batch=args.batch,
+            sample=args.sample,
+            tests=not args.diagnostics_only,
+            each_head=args.each_head,
+            swap=args.swap,
+            progress=bar.update,
+        )
     if args.json:
         print_json(record.to_json())
         return

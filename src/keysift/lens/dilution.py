@@ -1,7 +1,7 @@
 """Dilution: the end of a text after more and more unrelated tokens. How fast does each head's focus on it fade?
 
-The same span is read after m unrelated tokens, for growing m. Focus is the largest weight a query of the span gives to a
-key of the span. b is fitted in focus ~ n^-b, n the visible keys: 1 for a head that averages, 0 for one that does not
+The same span is read after m unrelated tokens, for growing m. Focus is the largest weight a query of the span gives to
+a key of the span. b is fitted in focus ~ n^-b, n the visible keys: 1 for a head that averages, 0 for one that does not
 notice company.
 """
 

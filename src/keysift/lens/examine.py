@@ -1,19 +1,32 @@
-"""`inspect`: every diagnostic of a model on some texts, as one record."""
+"""`inspect`: every diagnostic of a model on some texts, as one record.
+
+Reading order: the texts are checked, unrelated text calibrates each head, every text is read once for the row
+diagnostics, and the tests of relative relevance run on the first text.
+"""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from keysift.core import memory, provenance
 from keysift.lens.collect import Array, Collector, HeadSums
+from keysift.lens.dilution import dilution
+from keysift.lens.findings import findings
+from keysift.lens.functional import functional
 from keysift.lens.kinds import kinds
-from keysift.lens.reading import CELLS
+from keysift.lens.leave_out import leave_out
+from keysift.lens.nothing import nothing_relevant
+from keysift.lens.percentile import LEVELS, Calibration, calibrate
+from keysift.lens.reading import CELLS, Reading
 from keysift.lens.record import Head, Record, Text
-from keysift.lens.subject import Subject, checked, losses
+from keysift.lens.subject import Progress, Subject, checked, losses, silent
+from keysift.lens.swap import output, swapped
 
 NO_LIMIT = 1e12  # a reach beyond is written as this
-Progress = Callable[[str, int, int], None]  # what, done, of
+EXCERPT = 128  # tokens on which each head is tried alone
+NAMED = 20  # keys that are only relatively bright, by name
 
 
 def inspect(
@@ -24,46 +37,113 @@ def inspect(
     batch: int = 1,
     sample: int = 16,
     seed: int = 0,
-    progress: Progress = lambda what, done, total: None,
+    tests: bool = True,
+    each_head: bool = False,
+    swap: Sequence[str] = (),
+    progress: Progress = silent,
 ) -> Record:
     """The record of a model on texts, `batch` of them at a time.
 
-    tokens   read only so many tokens of each text
-    sample   rows of each context bucket that get the dear diagnostics (collect.py)
+    tokens     read only so many tokens of each text
+    sample     rows of each context bucket that get the dear diagnostics (collect.py)
+    tests      also run the tests of relative relevance, on the first text
+    each_head  in them, also search the fewest keys each head needs: several runs of the model for each head
+    swap       mechanisms that weigh the model's own scores instead, for comparison
     """
     began = time.monotonic()
     named = texts if isinstance(texts, Mapping) else {f"text {i + 1}": text for i, text in enumerate(texts)}
     ids = {name: checked(subject, name, text, tokens) for name, text in named.items()}
     _fits(subject, ids, batch)
-    collector = Collector(max(map(len, ids.values())), sample=sample, seed=seed)
-    rows: list[Text] = []
-    names = list(ids)
-    layers, done = len(subject.about.heads), 0
-    for start in range(0, len(names), batch):
-        some = names[start : start + batch]
-
-        def visit(reading: object) -> None:
-            nonlocal done
-            collector.visit(reading)  # type: ignore[arg-type]
-            done += 1
-            progress("layers", done, layers * -(-len(names) // batch))
-
-        logits = subject.run([ids[name] for name in some], visit)
-        found = losses(logits, [ids[name] for name in some])
-        rows += [Text(name=name, tokens=len(ids[name]), loss=loss) for name, loss in zip(some, found, strict=True)]
-    return Record(
+    longest = max(map(len, ids.values()))
+    calibration = calibrate(subject, longest) if tests else None
+    collector = Collector(longest, sample=sample, seed=seed, calibration=calibration)
+    found = _collect(subject, ids, batch, collector, progress)
+    record = Record(
         model=subject.about,
-        texts=tuple(rows),
+        texts=tuple(Text(name=name, tokens=len(ids[name]), loss=loss) for name, loss in found.items()),
         lengths=tuple((2**k, 2 ** (k + 1) - 1) for k in range(collector.buckets)),
         heads=heads_of(collector),
-        made={
-            "seconds": time.monotonic() - began,
-            "cpu": provenance.cpu(),
-            "commit": provenance.commit(),
-            "sample": sample,
-            "seed": seed,
-        },
+        tests=_tests(subject, list(ids.values()), collector, each_head, progress) if calibration else {},
+        swaps=tuple(_swap(subject, ids, batch, name, collector, progress) for name in swap),
+        made={"cpu": provenance.cpu(), "commit": provenance.commit(), "sample": sample, "seed": seed},
     )
+    return record.because(findings(record), seconds=time.monotonic() - began)
+
+
+def _collect(
+    subject: Subject,
+    ids: Mapping[str, Sequence[int]],
+    batch: int,
+    collector: Collector,
+    progress: Progress,
+    swap: str | None = None,
+) -> dict[str, float]:
+    """Losses by text; the collector has seen every layer of every text."""
+    names, done = list(ids), 0
+    found: dict[str, float] = {}
+    total = len(subject.about.heads) * -(-len(names) // batch)
+
+    def visit(reading: Reading) -> Any:
+        nonlocal done
+        seen = reading if swap is None else swapped(reading, swap)
+        collector.visit(seen)
+        done += 1
+        progress(swap or "layers", done, total)
+        return None if swap is None else output(seen)
+
+    for start in range(0, len(names), batch):
+        some = names[start : start + batch]
+        texts = [ids[name] for name in some]
+        found |= dict(zip(some, losses(subject.run(texts, visit), texts), strict=True))
+    return found
+
+
+def _tests(
+    subject: Subject, texts: Sequence[Sequence[int]], collector: Collector, each_head: bool, progress: Progress
+) -> dict[str, Any]:
+    assert collector.calibration is not None
+    first, longest = texts[0], max(map(len, texts))
+    progress("tests", 0, 4)
+    found: dict[str, Any] = {"absolute_percentile": _percentiles(subject, texts, collector, collector.calibration)}
+    found["leave_out"] = leave_out(subject, first)
+    progress("tests", 1, 4)
+    found["dilution"] = dilution(subject, first, longest)
+    progress("tests", 2, 4)
+    found["nothing_relevant"] = nothing_relevant(subject, first, longest)
+    progress("tests", 3, 4)
+    found["functional"] = functional(subject, first[:EXCERPT], heads=each_head, progress=progress)
+    progress("tests", 4, 4)
+    return found
+
+
+def _percentiles(
+    subject: Subject, texts: Sequence[Sequence[int]], collector: Collector, calibration: Calibration
+) -> dict[str, Any]:
+    named = collector.examples.lowest(NAMED)
+    for facts in named:
+        ids = texts[facts["text"]]
+        facts["query_token"], facts["key_token"] = subject.pieces([ids[facts["query"]], ids[facts["key"]]])
+    return {
+        "tokens": calibration.tokens,
+        "levels": LEVELS,
+        "scores": {str(layer): table.tolist() for layer, table in sorted(calibration.scores.items())},
+        "best": {str(layer): table.tolist() for layer, table in sorted(calibration.best.items())},
+        "only_relatively_bright": named,
+    }
+
+
+def _swap(
+    subject: Subject,
+    ids: Mapping[str, Sequence[int]],
+    batch: int,
+    name: str,
+    collector: Collector,
+    progress: Progress,
+) -> dict[str, Any]:
+    other = Collector(max(map(len, ids.values())), sample=collector.sample, seed=collector.seed)
+    found = _collect(subject, ids, batch, other, progress, swap=name)
+    heads = [{"layer": h.layer, "head": h.head, "kinds": h.kinds, "values": h.values} for h in heads_of(other)]
+    return {"mechanism": name, "losses": found, "heads": heads}
 
 
 def _fits(subject: Subject, ids: Mapping[str, Sequence[int]], batch: int) -> None:

@@ -27,7 +27,7 @@ towards evening. The warehouse stands between the canal and the tram line. Pleas
 
 
 def filler(subject: Subject, count: int, skip: int = 0) -> list[int]:
-    """`count` token ids of unrelated text, from its `skip`-th token on, repeated where it ends; without a start token."""
+    """`count` token ids of unrelated text, from its `skip`-th on, repeated where it ends; without a start token."""
     start = subject.encode("")
     ids = subject.encode(TEXT)[len(start) :]
     rounds = -(-(skip + count) // len(ids))

@@ -2,7 +2,8 @@
 
 Deletion leaves the kept weights as they are; renormalised divides them by their sum, times the sum of the whole row.
 N*(tau) is the smallest N whose loss is at most 1 + tau times the loss of the whole model, for the model and for a head
-changed alone. It is searched by halving, which takes the loss to fall with N; every N that was tried is recorded.
+changed alone. It is searched by doubling N and then halving, which takes the loss to fall with N; every N that was
+tried is recorded.
 
 Letters: H heads, T queries, S keys.
 """
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from keysift.lens.reading import Block, Reading
-from keysift.lens.subject import Subject, losses
+from keysift.lens.subject import Progress, Subject, losses, silent
 
 LIMITS = (0.01, 0.05, 0.10)
 Loss = Callable[[int], float]
@@ -62,9 +63,12 @@ def smallest(loss: Loss, whole: float, most: int) -> tuple[dict[str, int], dict[
 
     found: dict[str, int] = {}
     for limit in LIMITS:
-        low, high = 0, most
+        low, high = 0, 1
+        while high < most and rise(high) > limit:
+            low, high = high, 2 * high
+        high = min(high, most)
         while high - low > 1:
-            middle = 1 if low == 0 and rise(1) <= limit else (low + high) // 2
+            middle = (low + high) // 2
             low, high = (low, middle) if rise(middle) <= limit else (middle, high)
         found[f"{limit:g}"] = high
     return found, dict(sorted(tried.items()))
@@ -75,7 +79,7 @@ def functional(
     ids: Sequence[int],
     *,
     heads: bool = True,
-    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+    progress: Progress = silent,
 ) -> dict[str, object]:
     """The test of the whole model and, if asked, of each head alone, on one text."""
     whole = losses(subject.run([ids], lambda reading: None), [ids])[0]

@@ -134,8 +134,11 @@ def _norms(alpha_HQS: Tensor, x_HSV: Tensor, o_HQV: Tensor, a_HQ1: Tensor, b_HQ1
 def _farthest(x_HSV: Tensor, set_HQN: Tensor, others_HQS: Tensor) -> Tensor:
     """The largest distance between a chosen value and one that is not: a key of the set at a time."""
     most = torch.zeros_like(others_HQS[..., 0], dtype=x_HSV.dtype)
+    length2_H1S = x_HSV.square().sum(-1)[:, None]
     for place in range(set_HQN.shape[-1]):
         chosen_HQV = x_HSV.gather(1, set_HQN[..., place, None].expand(-1, -1, x_HSV.shape[2]))
-        away_HQS = torch.cdist(chosen_HQV, x_HSV, compute_mode="donot_use_mm_for_euclid_dist")
-        most = torch.maximum(most, away_HQS.masked_fill(~others_HQS, 0).amax(-1))
+        # |x - y|^2 - |x|^2, so that one more array of this size is not made; |x| is the same for the whole row.
+        away_HQS = length2_H1S - 2 * (chosen_HQV @ x_HSV.mT)
+        far_HQ = away_HQS.masked_fill(~others_HQS, -math.inf).amax(-1) + chosen_HQV.square().sum(-1)
+        most = torch.maximum(most, far_HQ.clamp_min(0).sqrt())
     return most

@@ -66,7 +66,12 @@ def moved(block: Block) -> Numbers:
 
 
 def loss_without(
-    subject: Subject, ids: Sequence[int], choose: Choose, *, layer: int | None = None, heads: Sequence[int] | None = None
+    subject: Subject,
+    ids: Sequence[int],
+    choose: Choose,
+    *,
+    layer: int | None = None,
+    heads: Sequence[int] | None = None,
 ) -> float:
     """The loss when every row loses a key: in every layer, in one, or for some heads of one."""
 

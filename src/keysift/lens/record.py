@@ -1,7 +1,7 @@
 """What an inspection found, as plain data: JSON with a format name and a version, read and written without torch.
 
     {"format": "keysift-lens", "version": 1, "model": {...}, "texts": [...], "lengths": [[1, 1], [2, 3], ...],
-     "heads": [...], "tests": {...}, "findings": ["..."], "made": {...}}
+     "heads": [...], "tests": {...}, "swaps": [...], "findings": ["..."], "made": {...}}
 
 docs/lens.md lists every field. A number that has no meaning for a head is null.
 """
@@ -63,6 +63,7 @@ class Record:
     lengths: tuple[tuple[int, int], ...]  # the context buckets: visible keys from .. to
     heads: tuple[Head, ...]
     tests: Mapping[str, Any] = field(default_factory=dict)
+    swaps: tuple[Mapping[str, Any], ...] = ()
     findings: tuple[str, ...] = ()
     made: Mapping[str, Any] = field(default_factory=dict)
 
@@ -71,6 +72,10 @@ class Record:
 
     def save(self, path: Path | str) -> None:
         write_whole(Path(path), json.dumps(self.to_json(), separators=(",", ":"), allow_nan=False) + "\n")
+
+    def because(self, findings: tuple[str, ...], **made: Any) -> "Record":
+        """The same record with what it says in sentences, and more about how it was made."""
+        return replace(self, findings=findings, made={**self.made, **made})
 
     def head(self, layer: int, head: int) -> Head:
         return next(found for found in self.heads if (found.layer, found.head) == (layer, head))
@@ -107,6 +112,7 @@ def from_json(data: Any, name: str = "the record") -> Record:
             lengths=tuple((int(low), int(high)) for low, high in data["lengths"]),
             heads=tuple(_head(head) for head in data["heads"]),
             tests=data["tests"],
+            swaps=tuple(data["swaps"]),
             findings=tuple(data["findings"]),
             made=data["made"],
         )

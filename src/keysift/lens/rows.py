@@ -46,16 +46,17 @@ def _distribution(suffix: str, weights_HTS: Tensor, n_HT: Tensor) -> Numbers:
 
 
 def where(block: Block) -> Numbers:
-    """Weight on the first key, the query's own key and the one before; the sum of the row."""
-    weights, at_T = block.weights_HTS, block.at_T
-    heads, queries, _ = weights.shape
+    """Share of the row's mass on the first key, the query's own key and the one before; and the sum of the row."""
+    size, at_T = block.weights_HTS.abs(), block.at_T
+    heads, queries, _ = size.shape
     rows = torch.arange(queries)
-    before = weights[:, rows, (at_T - 1).clamp_min(0)]
+    mass = size.sum(-1)
+    before = size[:, rows, (at_T - 1).clamp_min(0)] / mass
     return {
-        "first_mass": weights[..., 0],
-        "own_mass": weights[:, rows, at_T],
+        "first_mass": size[..., 0] / mass,
+        "own_mass": size[:, rows, at_T] / mass,
         "previous_mass": torch.where(at_T > 0, before, math.nan).expand(heads, queries),
-        "row_mass": weights.sum(-1),
+        "row_mass": block.weights_HTS.sum(-1),
     }
 
 

@@ -14,6 +14,13 @@ from keysift.lens.record import About
 Visit = Callable[[Reading], Tensor | None]
 
 
+Progress = Callable[[str, int, int], None]  # what, done, of
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """For callers that do not want to know how far the work is."""
+
+
 class Subject(Protocol):
     about: About
 

@@ -44,7 +44,9 @@ def _check(old: Mechanism, new: Mechanism) -> None:
     elif new.prepare or new.finish:
         reason = "it changes more than the weighing of scores"
     if reason is not None and new.name != old.name:
-        raise UnsupportedError(f"{new.name} cannot weigh this model's scores: {reason}; try entmax15, ssmax or relu_exp")
+        raise UnsupportedError(
+            f"{new.name} cannot weigh this model's scores: {reason}; try entmax15, ssmax or relu_exp"
+        )
 
 
 def output(reading: Reading) -> Tensor:
