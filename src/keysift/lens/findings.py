@@ -68,8 +68,8 @@ def _tests(record: Record) -> Iterable[str]:
     if bright is not None:
         yield (
             f"{100 * bright:.1f}% of rows have a bright key (30% of the mass or more, the first key aside). "
-            f"{100 * (ordinary or 0):.1f}% of these are only relatively bright: in most rows of unrelated text the best "
-            f"key scores higher."
+            f"{100 * (ordinary or 0):.1f}% of these are only relatively bright: in most rows of unrelated text the "
+            f"best key scores higher."
         )
     moved = _mean(record.heads, "left_out_moved")
     if moved is not None:
