@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from keysift.cli.compare import Args, run
 from keysift.cli.inspect import open_subject, read_texts
 from keysift.cli.main import main
 from keysift.core import memory
@@ -109,3 +110,26 @@ def test_an_unknown_model_is_one_line(capsys: pytest.CaptureFixture[str], monkey
     assert captured.out == ""
     assert captured.err.startswith("keysift: nobody/nothing is neither")
     assert captured.err.count("\n") == 1
+
+
+def test_report(ours: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = tmp_path / "report.html"
+    assert call("inspect", str(ours), "--text", LINE, "-o", str(report), "--swap", "relu") == 0
+    assert "With relu on the same scores" in capsys.readouterr().out.replace("\n", " ")
+    assert "Attention in" in report.read_text()
+
+
+def test_compare(ours: Path, theirs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = tmp_path / "report.html"
+    assert call("compare", str(ours), str(theirs), "--text", WORDS, "-o", str(report)) == 0
+    out = capsys.readouterr().out
+    assert "tiny" in out
+    assert "llama" in out
+    moved = next(line for line in out.splitlines() if "moved by leaving" in line).split()
+    assert float(moved[-2]) == 0
+    assert float(moved[-1]) > 0
+    assert "Side by side" in report.read_text()
+    assert call("compare", str(ours), str(theirs), "--text", WORDS, "--json") == 0
+    assert [from_json(one).model.name for one in json.loads(capsys.readouterr().out)] == ["tiny", "llama"]
+    with refuses("compare needs two models or more, got 1; for one use keysift inspect"):
+        run(Args(models=(str(ours),), text=(WORDS,)))

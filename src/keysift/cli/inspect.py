@@ -1,5 +1,6 @@
 """Measure the attention of a model on a text: a keysift model or a Hugging Face one."""
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from keysift.core.config import config
+from keysift.core.disk import write_whole
 from keysift.core.errors import DataError
 
 if TYPE_CHECKING:
@@ -44,11 +46,16 @@ def run(args: Args) -> None:
     from keysift.cli.output import print_json
     from keysift.cli.progress import Bar
     from keysift.lens.examine import inspect
+    from keysift.lens.pairs import pairs
+    from keysift.lens.subject import checked
+    from keysift.web.inspect_page import inspect_page
 
     texts = read_texts(args.text)
     subject = open_subject(args.model)
+    name, text = next(iter(texts.items()))
+    first = checked(subject, name, text, args.tokens)
     if args.maps is not None:
-        _write_maps(args.maps, subject, next(iter(texts.values())), args.tokens)
+        _write_maps(args.maps, subject, text, args.tokens)
     with Bar(show=not args.json) as bar:
         record = inspect(
             subject,
@@ -61,6 +68,8 @@ def run(args: Args) -> None:
             swap=args.swap,
             progress=bar.update,
         )
+    if args.out is not None:
+        write_whole(args.out, inspect_page([record], [pairs(subject, first)]))
     if args.json:
         print_json(record.to_json())
         return
@@ -68,9 +77,6 @@ def run(args: Args) -> None:
 
 
 def _write_maps(path: Path, subject: "Subject", text: str, tokens: int | None) -> None:
-    import json
-
-    from keysift.core.disk import write_whole
     from keysift.lens.maps import relevance_maps
 
     maps = relevance_maps(subject, text, tokens=tokens)

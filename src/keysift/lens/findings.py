@@ -14,7 +14,8 @@ def findings(record: Record) -> tuple[str, ...]:
     return tuple(sentence for sentence in found if sentence)
 
 
-def _mean(heads: Iterable[Head], name: str) -> float | None:
+def mean(heads: Iterable[Head], name: str) -> float | None:
+    """Over the heads for which the diagnostic has a meaning."""
     values = [value for head in heads if (value := head.values.get(name)) is not None]
     return sum(values) / len(values) if values else None
 
@@ -28,7 +29,7 @@ def _kinds(record: Record) -> str:
 
 
 def _dispersion(record: Record) -> str:
-    keys, exponent = _mean(record.heads, "effective_keys"), _mean(record.heads, "fading_exponent")
+    keys, exponent = mean(record.heads, "effective_keys"), mean(record.heads, "fading_exponent")
     if keys is None or exponent is None:
         return ""
     fading = [head for head in record.heads if (head.values.get("fading_exponent") or 0) > 0.5]
@@ -54,7 +55,7 @@ def _refusal(record: Record) -> str:
     heads = [head for head in record.heads if head.values.get("refuses_all") is not None]
     if not heads:
         return "No head can refuse: the weights of every row sum to one, whatever the keys are."
-    share, nothing = _mean(heads, "accepted_share"), _mean(heads, "refuses_all")
+    share, nothing = mean(heads, "accepted_share"), mean(heads, "refuses_all")
     return (
         f"{len(heads)} heads can refuse keys exactly: on average they accept {100 * (share or 0):.1f}% of visible "
         f"keys, and {100 * (nothing or 0):.1f}% of their rows accept nothing."
@@ -64,14 +65,14 @@ def _refusal(record: Record) -> str:
 def _tests(record: Record) -> Iterable[str]:
     if not record.tests:
         return
-    bright, ordinary = _mean(record.heads, "bright"), _mean(record.heads, "only_relatively_bright")
+    bright, ordinary = mean(record.heads, "bright"), mean(record.heads, "only_relatively_bright")
     if bright is not None:
         yield (
             f"{100 * bright:.1f}% of rows have a bright key (30% of the mass or more, the first key aside). "
             f"{100 * (ordinary or 0):.1f}% of these are only relatively bright: in most rows of unrelated text the "
             f"best key scores higher."
         )
-    moved = _mean(record.heads, "left_out_moved")
+    moved = mean(record.heads, "left_out_moved")
     if moved is not None:
         yield f"When a row's brightest key leaves, the weights of the others change by {moved:.3f} in sum."
     out = record.tests["leave_out"]
