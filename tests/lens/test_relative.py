@@ -213,13 +213,13 @@ def test_functional_of_a_model_and_of_its_heads() -> None:
 
 @pytest.mark.parametrize("name", ["sparsemax", "ssmax", "relu_exp", "softmax_sink", "softmax"])
 def test_a_swap_weighs_the_same_scores(name: str) -> None:
-    from keysift.kernels.weights import weights
+    from keysift.kernels.weigh import weigh
 
     case = reading(lengths=(12,))
     for block, head, row in every_row(swapped(case, name)):
         x = block.scores_HTS[head, row, : row + 1]
         if name != "ssmax":  # its factor follows the context
-            torch.testing.assert_close(block.weights_HTS[head, row, : row + 1], weights(name, x), rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(block.weights_HTS[head, row, : row + 1], weigh(name, x), rtol=1e-5, atol=1e-6)
     subject = transformer()
     same = loss(subject, lambda seen: output(swapped(seen, "softmax")))
     assert same == pytest.approx(loss(subject), rel=1e-5)

@@ -6,6 +6,7 @@ ours           defined here
 """
 
 import re
+import sys
 from dataclasses import dataclass
 
 
@@ -94,3 +95,13 @@ def term(name: str) -> Term:
         suffix = f", N = {numbers[0]}" if len(numbers) == 1 else f", tau {numbers[0]}, eps {numbers[1]}"
     found = TERMS[base]
     return Term(found.title + suffix, found.meaning, found.origin)
+
+
+def markdown() -> str:
+    """The table of docs/lens.md."""
+    rows = (f"| `{name}` | {known.meaning} | {known.origin} |" for name, known in TERMS.items())
+    return "\n".join(("| name | meaning | origin |", "| --- | --- | --- |", *rows))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown() + "\n")

@@ -2,15 +2,15 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from typing import Any
 
 from keysift.core.shown import shown_text
 from keysift.lens.kinds import MEANING
 from keysift.lens.record import Record
 from keysift.lens.terms import term
+from keysift.web.page import source
 
-STYLES = ("play/colours.css", "play/page.css", "inspect/inspect.css")
+STYLES = ("colours.css", "base.css", "inspect/inspect.css")
 SCRIPTS = (
     "play/number.js",
     "play/elements.js",
@@ -30,11 +30,11 @@ def inspect_page(records: Sequence[Record], pairs: Sequence[Mapping[str, Any] | 
         "kinds": MEANING,
     }
     parts = {
-        "style": "".join(map(_source, STYLES)),
+        "style": "".join(map(source, STYLES)),
         "data": _as_json(data),
-        "script": '"use strict";\n' + "".join(map(_source, SCRIPTS)),
+        "script": '"use strict";\n' + "".join(map(source, SCRIPTS)),
     }
-    page = _source("inspect/page.html")
+    page = source("inspect/page.html")
     for name, text in parts.items():
         before, after = page.split(f"/*{name}*/")
         page = before + text + after
@@ -58,7 +58,3 @@ def _harmless_tokens(pairs: Mapping[str, Any] | None) -> Mapping[str, Any] | Non
 def _as_json(value: Any) -> str:
     """JSON inside a page: no `<`, so that no text in it can end the element."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-
-
-def _source(name: str) -> str:
-    return resources.files("keysift.web").joinpath(*name.split("/")).read_text(encoding="utf-8")
