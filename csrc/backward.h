@@ -10,11 +10,14 @@ namespace KEYSIFT_VARIANT {
 
 constexpr int kDenseBackward = kBlock / 4;  // as in forward
 
+// A query whose output is not a number (because it sees a key or value that is not) is lost: no gradient flows through it.
+// What it saw is therefore seen by lost queries only, and is set to zero here, so that no product meets a NaN.
+
 // What the gradient of TanhNorm needs per query: dh = from_du * du + from_saved * saved, where saved is h or u.
 // inverse is 1 / |q|.
 struct QueryRow {
   float from_du, from_saved;
-  double inverse;
+  double inverse;  // 0: the row is lost
 };
 constexpr int kQueryRowFloats = sizeof(QueryRow) / 4;
 
@@ -41,7 +44,7 @@ struct BackwardBlock {
   float *values, *values_t;     // (kBlock, value pad) and (value pad, kBlock); the second is made when first needed
   float *dk, *dv;
   int there;  // keys that exist
-  bool finite, transposed;
+  bool transposed;
 };
 
 struct Batch {
@@ -80,7 +83,7 @@ struct Backward {
     *relevance = alpha * soft;
     *ds = slope;
     slopes->acceptance += slope * (all(1.0f) - score);
-    if (tile.turns) slopes->window += slope * cross * distance;
+    if (tile.rotates) slopes->window += slope * cross * distance;
   }
 
   KEYSIFT_INLINE void listed(const Standing& at, const uint64_t* passed, const float* scores, const Batch& batch,
@@ -102,7 +105,7 @@ struct Backward {
       const vi pair = load(pairs + e);
       const uint32_t there = n - e >= kLanes ? ~0u : (1u << (n - e)) - 1;
       vf cross{};
-      if (here.turns) {
+      if (here.rotates) {
         const vi q = (pair >> 6) * all(static_cast<int32_t>(key_pad)), k = pair & all(kBlock - 1);
         cross = gather(batch.q, q) * gather(block.keys + kBlock, k) - gather(batch.q + 1, q) * gather(block.keys, k);
       }
@@ -149,7 +152,7 @@ struct Backward {
         float* p = relevance + i * kBlock + j;
         const uint32_t bits = static_cast<uint32_t>(passed[i] >> j);
         vf cross{};
-        if (here.turns) cross = q0 * load(block.keys + kBlock + j) - q1 * load(block.keys + j);
+        if (here.rotates) cross = q0 * load(block.keys + kBlock + j) - q1 * load(block.keys + j);
         vf rel, ds;
         differentiate(here, keep(bits, load(s)), keep(bits, load(p)), keep(bits, distances(at, i, j)), keep(bits, cross), &rel,
                       &ds, &slopes);
@@ -244,11 +247,12 @@ struct SlabTask : SlabScratch {
         QueryRow* row = query_rows + g * queries() + (i - task.first_query);
         read_row(row_of(p.q, p.dtype, piece.row, h, piece.query + i), p.dtype, shape.key(), shape.key_pad(), q);
         *row = {1, 0, inverse_length(q, shape.key_pad())};
-        if (p.flags & KEYSIFT_NO_TANH) continue;
+        const float n = plan.norm ? plan.norm[(piece.row * p.tiles + h) * p.queries + piece.query + i] : 0.0f;
+        if (!(row->inverse > 0) || n != n) *row = {0, 0, 0};
+        if (row->inverse == 0 || (p.flags & KEYSIFT_NO_TANH)) continue;
         read_saved(h, i);
         read_row(row_of(plan.du, p.dtype, piece.row, h, piece.query + i), p.dtype, shape.value(), shape.value_pad(), dh);
-        tanh_gradient(static_cast<double>(plan.norm[(piece.row * p.tiles + h) * p.queries + piece.query + i]),
-                      static_cast<double>(dot(other, dh, shape.value_pad())), plan.h != nullptr, row);
+        tanh_gradient(static_cast<double>(n), static_cast<double>(dot(other, dh, shape.value_pad())), plan.h != nullptr, row);
       }
     }
   }
@@ -266,7 +270,6 @@ struct SlabTask : SlabScratch {
       block.dv = dv + n * kBlock * value_pad;
       block.there = existing(piece, block_key);
       block.transposed = false;
-      block.finite = true;
       for (int j = 0; j < kBlock; ++j) {
         float* row = block.values + j * value_pad;
         double* inverse = value_inverse + n * kBlock + j;
@@ -275,7 +278,10 @@ struct SlabTask : SlabScratch {
           *inverse = 0;
         } else {
           *inverse = pack_value(shape, plan.problem, piece, task.kv_tile, block_key + j, row);
-          block.finite &= *inverse > 0;
+          if (!(*inverse > 0)) {
+            memset(row, 0, static_cast<size_t>(value_pad) * 4);
+            *inverse = 0;
+          }
         }
       }
     }
@@ -290,8 +296,14 @@ struct SlabTask : SlabScratch {
       pack_keys(shape, plan, tile, piece, task.kv_tile, slab + n * kBlock, block.there, staging, block.keys);
       for (int j = 0; j < kBlock; ++j) {
         float* row = block.key_rows + j * key_pad;
-        for (int64_t x = 0; x < shape.key(); ++x) row[x] = block.keys[x * kBlock + j];
+        float total = 0;
+        for (int64_t x = 0; x < shape.key(); ++x) {
+          row[x] = block.keys[x * kBlock + j];
+          total += row[x];
+        }
         for (int64_t x = shape.key(); x < key_pad; ++x) row[x] = 0;
+        if (total == total) continue;  // parts of a unit row are finite, or one of them is NaN
+        for (int64_t x = 0; x < shape.key(); ++x) row[x] = block.keys[x * kBlock + j] = 0;
       }
     }
     memset(dk, 0, static_cast<size_t>(count * kBlock * key_pad) * 4);
@@ -303,12 +315,17 @@ struct SlabTask : SlabScratch {
     const int64_t key_pad = shape.key_pad(), value_pad = shape.value_pad();
     const QueryRow* rows = query_rows + (h % group()) * queries() + (first - task.first_query);
     float cosines[kBatch], sines[kBatch];
-    if (tile.turns) turn_table(tile.turns_per_position, piece.offset + first, kBatch, cosines, sines);
+    if (tile.rotates) turn_table(tile.turns_per_position, piece.offset + first, kBatch, cosines, sines);
     for (int64_t i = 0; i < count; ++i) {
       float* to = q + i * key_pad;
+      if (rows[i].inverse == 0) {
+        memset(to, 0, static_cast<size_t>(key_pad) * 4);
+        memset(dh + i * value_pad, 0, static_cast<size_t>(value_pad) * 4);
+        continue;
+      }
       read_row(row_of(p.q, p.dtype, piece.row, h, piece.query + first + i), p.dtype, shape.key(), key_pad, to);
       scale_row(to, Factor(rows[i].inverse), key_pad);
-      if (tile.turns) turn(to, cosines[i], sines[i]);
+      if (tile.rotates) turn(to, cosines[i], sines[i]);
       float* d = dh + i * value_pad;
       read_row(row_of(plan.du, p.dtype, piece.row, h, piece.query + first + i), p.dtype, shape.value(), value_pad, d);
       if (p.flags & KEYSIFT_NO_TANH) continue;
@@ -339,7 +356,7 @@ struct SlabTask : SlabScratch {
         if (!may_pass(standing)) continue;
         const int pairs = judge(shape, tile, standing, q, block.keys, scores, passed);
         if (pairs == 0) continue;
-        if (pairs >= kDenseBackward * here && block.finite) {
+        if (pairs >= kDenseBackward * here) {
           pass.dense(standing, passed, scores, batch, block);
         } else {
           pass.listed(standing, passed, scores, batch, block);
@@ -347,7 +364,7 @@ struct SlabTask : SlabScratch {
       }
     }
     pass.add_to(task.sums + g);
-    if (tile.turns) turn_back(tile, slab, count);
+    if (tile.rotates) turn_back(tile, slab, count);
     for (int64_t x = 0; x < count * kBlock * shape.key_pad(); x += kLanes) store(dk_all + x, load(dk_all + x) + load(dk + x));
   }
 
@@ -433,14 +450,14 @@ void finish_dq(const Plan& plan, const BackwardTask* tasks, int64_t count, int64
   float *d = work.d, *unit = work.unit;
   float cosines[kBatch], sines[kBatch];
   for (int64_t i = 0; i < piece.queries; ++i) {
-    if (tile.turns && i % kBatch == 0) turn_table(tile.turns_per_position, piece.offset + i, kBatch, cosines, sines);
+    if (tile.rotates && i % kBatch == 0) turn_table(tile.turns_per_position, piece.offset + i, kBatch, cosines, sines);
     memset(d, 0, static_cast<size_t>(pad) * 4);
     for (int64_t n = 0; n < count; ++n) {
       const BackwardTask& task = tasks[n];
       if (i < task.first_query || i >= task.last_query) continue;
       add_scaled(d, 1.0f, task.dq + (g * (task.last_query - task.first_query) + i - task.first_query) * pad, pad);
     }
-    if (tile.turns) turn(d, cosines[i % kBatch], -sines[i % kBatch]);
+    if (tile.rotates) turn(d, cosines[i % kBatch], -sines[i % kBatch]);
     read_row(row_of(p.q, p.dtype, piece.row, h, piece.query + i), p.dtype, shape.key(), pad, unit);
     const double inverse = inverse_length(unit, pad);
     scale_row(unit, Factor(inverse), pad);

@@ -69,7 +69,7 @@ KEYSIFT_INLINE void pack_keys(const S& shape, const Plan& plan, const Tile& tile
     stride = width;
   }
   float cosines[kBlock], sines[kBlock];
-  if (tile.turns) turn_table(tile.turns_per_position, block_key, kBlock, cosines, sines);
+  if (tile.rotates) turn_table(tile.turns_per_position, block_key, kBlock, cosines, sines);
   const vi step = lane_numbers() * all(static_cast<int32_t>(stride));
   for (int j = 0; j < kBlock; j += kLanes) {
     vd low{}, high{};
@@ -94,7 +94,7 @@ KEYSIFT_INLINE void pack_keys(const S& shape, const Plan& plan, const Tile& tile
       float* column = packed + x * kBlock + j;
       store(column, times(load(column), by_high, by_low));
     }
-    if (tile.turns) {
+    if (tile.rotates) {
       const vf c = load(cosines + j), s = load(sines + j);
       const vf first = load(packed + j), second = load(packed + kBlock + j);
       store(packed + j, first * c - second * s);
@@ -141,12 +141,12 @@ KEYSIFT_INLINE void pack_queries(const S& shape, const Plan& plan, const Tile& t
   for (int64_t from = 0; from < count; from += kBatch) {
     const int64_t n = smaller<int64_t>(kBatch, count - from);
     float cosines[kBatch], sines[kBatch];
-    if (tile.turns) turn_table(tile.turns_per_position, at + from, kBatch, cosines, sines);
+    if (tile.rotates) turn_table(tile.turns_per_position, at + from, kBatch, cosines, sines);
     for (int64_t i = 0; i < n; ++i) {
       float* row = rows + (from + i) * pad;
       read_row(row_of(p.q, p.dtype, piece.row, h, piece.query + first + from + i), p.dtype, shape.key(), pad, row);
       scale_row(row, Factor(inverse_length(row, pad)), pad);
-      if (tile.turns) turn(row, cosines[i], sines[i]);
+      if (tile.rotates) turn(row, cosines[i], sines[i]);
     }
   }
   memset(rows + count * pad, 0, static_cast<size_t>((room - count) * pad) * 4);

@@ -21,7 +21,7 @@ struct Tile {
   double inverse;      // 1 / acceptance
   double quarter_turn; // pi / 2 / reach, the Softmask's half angle per position; 0 when reach is infinite
   bool fades;          // reach is finite
-  bool turns;          // MiPE is not the identity
+  bool rotates;        // MiPE is not the identity
   double turns_per_position;
   double turn_slope;   // d(angle per position) / d(window), radians
 };

@@ -150,8 +150,8 @@ KEYSIFT_INLINE void turn(float* row, float c, float s) {
 
 // The gradient of unit(x) = x / max(|x|, eps): inverse is 1 / max(|x|, eps), unit the unit row; d is overwritten.
 KEYSIFT_INLINE void unit_gradient(float* d, const float* unit, double inverse, int64_t padded) {
-  // A row shorter than eps has no direction, so it gets no gradient rather than one of 1/eps.
-  if (inverse >= 1.0 / kUnitEps) {
+  // A row shorter than eps has no direction, so it gets no gradient rather than one of 1/eps; nor does one of no length.
+  if (inverse >= 1.0 / kUnitEps || !(inverse > 0)) {
     for (int64_t i = 0; i < padded; ++i) d[i] = 0;
     return;
   }

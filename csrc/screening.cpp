@@ -117,7 +117,7 @@ Tile tile_of(const keysift_problem& p, int64_t h) {
   if (!(p.flags & KEYSIFT_NO_ROTATION) && w < w_th) {
     const double gamma = (std::cos(kPi * w / w_th) + 1) / 2;
     const double gamma_slope = -kPi / (2 * w_th) * std::sin(kPi * w / w_th);
-    tile.turns = true;
+    tile.rotates = true;
     tile.turns_per_position = gamma / (2 * w);
     tile.turn_slope = kPi * (gamma_slope * w - gamma) / (w * w);
   }

@@ -67,6 +67,17 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ),
     (r"bias must broadcast to B H T S = 1x4x3x6, got 5", {"bias": torch.zeros(5)}),
     (
+        r"bias is added to the scores, so it must be floating-point, got torch.bool; pass a mask as keep",
+        {"bias": torch.ones(6, dtype=torch.bool)},
+    ),
+    (r"bias is added .* got torch.int64", {"bias": torch.ones(6, dtype=torch.int64)}),
+    (r"scale must be a finite number, got nan; leave it out for 8", {"scale": float("nan")}),
+    (
+        r"window is how many positions back .*: a number, got a boolean",
+        {"mechanism": "screening", "scalars": {"window": torch.ones(4, dtype=torch.bool)}},
+    ),
+    (r"window is .* got a boolean", {"mechanism": "screening", "scalars": {"window": True}}),
+    (
         r"screening scores are cosines in \[-1, 1\], so a finite additive bias has no meaning",
         {"mechanism": "screening", "bias": torch.ones(6)},
     ),

@@ -14,6 +14,7 @@ from keysift.kernels.attend import BACKENDS, attend, explain
 from keysift.kernels.weigh import weigh
 from keysift.mechanisms import MECHANISMS, find
 from keysift.mechanisms.spec import Mechanism, Per
+from tests.machine import needs_kernel
 from tests.refusals import refuses
 
 ALL = [*MECHANISMS, *map(find, ("screening+value_gate", "differential_v2+output_gate"))]
@@ -200,3 +201,34 @@ def test_projected_scalars_may_be_nan_and_others_not() -> None:
     gate.check("softmax+value_gate", torch.tensor([math.nan, 0.5]))
     with refuses("needs value_gate >= 0 and <= 1, got nan"):
         dataclasses.replace(gate, per=Per.HEAD).check("softmax", torch.tensor([math.nan, 0.5]))
+
+
+@needs_kernel
+@pytest.mark.parametrize("what", ANYTHING[:3], ids=str)
+def test_the_compiled_kernel_hides_by_itself(what: float) -> None:
+    """In a compiled graph nothing is hidden for it: what a row does not see reaches neither value nor gradient, and a
+    row that sees it is NaN and gives no gradient. Long enough for both ways through the kernel."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = {n: 1 + 0.3 * torch.randn(1, 2, 200, 16, generator=generator) for n in "qkv"}
+    inputs |= {"window": torch.tensor([9.0, math.inf]), "acceptance": torch.tensor([0.9, 0.9])}
+    before = slice(0, 150)
+
+    def run(q: Tensor, k: Tensor, v: Tensor, window: Tensor, acceptance: Tensor) -> Tensor:
+        return attend("screening", q, k, v, scalars={"window": window, "acceptance": acceptance})
+
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    found = []
+    for spoiled in (False, True):
+        leaves = {name: value.clone() for name, value in inputs.items()}
+        if spoiled:
+            leaves["k"][:, :, 150] = leaves["v"][:, :, 170] = leaves["q"][:, :, 160] = what
+        leaves = {name: value.requires_grad_() for name, value in leaves.items()}
+        out = compiled(*leaves.values())
+        grads = torch.autograd.grad(out[:, :, before].square().sum(), list(leaves.values()))
+        found.append((out.detach(), *grads))
+    for one, other in zip(*found, strict=True):
+        cut = (slice(None), slice(None), before) if one.ndim == 4 else ...
+        torch.testing.assert_close(other[cut], one[cut])
+        assert torch.equal(other[:, :, 150:], one[:, :, 150:]) if one.ndim == 4 and one is not found[0][0] else True
+    assert found[1][0][:, 1, 150:].isnan().all()
+    assert found[1][0][:, 0, 180:].isfinite().all()

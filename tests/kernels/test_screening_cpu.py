@@ -81,7 +81,9 @@ def agrees(*draws: dict[str, Tensor], **options: Any) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("length", [1, 15, 63, BLOCK, BLOCK + 1, 200])
-@pytest.mark.parametrize("window", [[0.7, 1.0], [2.0, 2.5], [17.0, 100.25], [256.0, 257.0], [INF, 40.0]], ids=str)
+@pytest.mark.parametrize(
+    "window", [[0.3, 0.5], [0.7, 1.0], [2.0, 2.5], [17.0, 100.25], [256.0, 257.0], [INF, 40.0]], ids=str
+)
 def test_lengths_and_windows(length: int, window: list[float], threads: None) -> None:
     agrees(*(given(length, length, window=window, seed=seed) for seed in range(3)))
 

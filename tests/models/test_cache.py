@@ -282,8 +282,10 @@ def test_refusals() -> None:
         cache.select(torch.tensor([-1]))
     with refuses("repeated at least once, got 0"):
         cache.repeat(0)
-    for spare, batch in ((-1, 2), (0, -1)):
-        with refuses(f"from 0 on, got {batch} and {spare}"):
+    with refuses("int64 row numbers, at least one"):
+        cache.select(torch.tensor([], dtype=torch.int64))
+    for spare, batch in ((-1, 2), (0, 0)):
+        with refuses(f"at least one row and no fewer than 0 spare entries, got {batch} and {spare}"):
             model.cache(batch, spare=spare)
 
 

@@ -20,7 +20,7 @@ SLACK = 2.0
 # Of the largest entry: plain torch may be exact by luck.
 ROUNDING = {torch.float32: 2e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}
 LENGTHS = (1, 63, 300)
-WINDOWS = (0.9, 7.5, 257.0, math.inf)
+WINDOWS = (0.5, 7.5, 257.0, math.inf)
 ACCEPTANCES = (0.05, 0.5, 0.9, 0.999)
 
 Tensors = dict[str, Tensor]

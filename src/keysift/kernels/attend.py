@@ -32,7 +32,7 @@ class Backend:
     unusable: Callable[[], Reason | None] = lambda: None
     declines: Callable[[Call, bool], str | None] = lambda call, return_weights: None
     not_worth: Callable[[Call], str | None] = lambda call: None
-    reads_only_visible: bool = False  # forward, for one query
+    reads_only_visible: bool = False  # what a query does not see is never read, forward and backward
 
 
 @dataclass(frozen=True)
@@ -161,6 +161,14 @@ def attend(
     return out, weights
 
 
+def _empty(call: Call) -> tuple[Tensor, Tensor]:
+    """Output and weights of no rows, alike for every backend; gradients are zeros."""
+    nothing = sum((x.sum() * 0 for x in (call.q, call.k, call.v, *call.scalars.values())), call.q.new_zeros(()))
+    queries, keys, width = call.q.shape[2], call.k.shape[2], call.v.shape[3]
+    out, weights = (call.v.new_zeros(0, call.heads, queries, size) for size in (width, keys))
+    return (out + nothing).to(call.v.dtype), weights
+
+
 def attend_call(call: Call) -> Tensor:
     """The output of a call that is checked already, by the backend `attend` would choose."""
     return _run(call, "auto", return_weights=False)[0]
@@ -168,8 +176,12 @@ def attend_call(call: Call) -> Tensor:
 
 def _run(call: Call, backend: str, return_weights: bool) -> tuple[Tensor, Tensor | None]:
     chosen = BACKENDS.find(_choose(call, backend, return_weights).backend)
-    # Looking at every key of a long cache for one token would cost more than the token.
-    trusted = chosen.reads_only_visible and call.q.shape[2] == 1 and not torch.is_grad_enabled()
+    if call.q.shape[0] == 0:
+        return _empty(call)
+    # Looking at every key of a long cache for one token would cost more than the token, and in a compiled graph, which
+    # cannot look, hiding would form T x S.
+    once = call.q.shape[2] == 1 and not torch.is_grad_enabled()
+    trusted = chosen.reads_only_visible and (once or torch.compiler.is_compiling())
     clean, lost = (call, None) if trusted else hidden.hide(call)
     out, weights = chosen.run(clean)
     if lost is None:

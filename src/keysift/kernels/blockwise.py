@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from keysift.kernels import dense
-from keysift.kernels.call import Call, part
+from keysift.kernels.call import Call, part, transformed
 from keysift.mechanisms.rules import Pointwise, Visible
 from keysift.mechanisms.spec import Per
 
@@ -25,6 +25,8 @@ def declines(call: Call, return_weights: bool) -> str | None:
         return f"{call.mechanism.name} weighs keys against each other, so blocks of keys do not add up"
     if return_weights:
         return "it never forms the weights as a whole"
+    if transformed():
+        return "it computes blocks anew in its backward pass, which torch.func cannot transform"
     return None
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from keysift.core import shapes
-from keysift.core.errors import ShapeError, UnknownNameError, UnsupportedError
+from keysift.core.errors import RangeError, ShapeError, UnknownNameError, UnsupportedError
 from keysift.core.registry import nearest
 from keysift.kernels.positions import Positions
 from keysift.mechanisms.rules import Visible
@@ -126,6 +126,16 @@ def carrier(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
+def transformed() -> bool:
+    """Whether a function transform of torch.func (vmap, grad, jvp) is at work."""
+    return not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None
+
+
+def may_look() -> bool:
+    """Whether code may branch on numbers: a compiled graph and a function transform cannot."""
+    return not torch.compiler.is_compiling() and not transformed()
+
+
 def _one_device(device: torch.device, given: Mapping[str, Value | None]) -> None:
     for name, value in given.items():
         if isinstance(value, Tensor) and value.device != device:
@@ -142,7 +152,8 @@ def _heads(mechanism: Mechanism, q: Tensor, k: Tensor, v: Tensor) -> int:
         shapes.not_empty(name, "channel", tensor.shape[3])
         if not tensor.dtype.is_floating_point or tensor.dtype != q.dtype:
             raise ShapeError(
-                f"q, k and v must share one floating-point type, got {name} in {tensor.dtype} and q in {q.dtype}"
+                f"q, k and v must share one floating-point type, got {name} in {tensor.dtype} and q in {q.dtype}; "
+                f"convert with .to(...) before the call"
             )
     shapes.same("batch size", "q", q.shape[0], "k", k.shape[0])
     shapes.same("batch size", "k", k.shape[0], "v", v.shape[0])
@@ -180,6 +191,10 @@ def _keep(keep: Tensor, sizes: Mapping[str, int]) -> Tensor:
 
 def _bias(mechanism: Mechanism, bias: Tensor, sizes: Mapping[str, int]) -> tuple[Tensor | None, Tensor]:
     """The finite part of the bias, and where it is not minus infinity: -inf means the key takes no part."""
+    if not bias.dtype.is_floating_point:
+        raise ShapeError(
+            f"bias is added to the scores, so it must be floating-point, got {bias.dtype}; pass a mask as keep"
+        )
     shapes.broadcastable("bias", bias, "BHTS", [sizes[axis] for axis in "BHTS"])
     bias = bias.view((1,) * (4 - bias.ndim) + bias.shape)
     open_ = bias != -math.inf
@@ -194,6 +209,8 @@ def _bias(mechanism: Mechanism, bias: Tensor, sizes: Mapping[str, int]) -> tuple
 
 
 def _scale(mechanism: Mechanism, scale: float | None, width: int) -> float:
+    if scale is not None and not math.isfinite(scale):
+        raise RangeError(f"scale must be a finite number, got {scale}; leave it out for {width}^-1/2")
     if not mechanism.cosine_scores:
         return width**-0.5 if scale is None else scale
     if scale is not None:
@@ -226,10 +243,13 @@ def align(
             aligned[scalar.name] = aligned[scalar.follows]
             continue
         value = given[scalar.name] if scalar.name in given else scalar.default(site)
+        if isinstance(value, bool) or (isinstance(value, Tensor) and value.dtype == torch.bool):
+            raise ShapeError(
+                f"{scalar.name} is {scalar.meaning}: a number, got a boolean; pass {float(scalar.probes[0])}"
+            )
         tensor = torch.as_tensor(value, dtype=carry, device=device)
         shapes.broadcastable(scalar.name, tensor, scalar.per.value or "()", [sizes[axis] for axis in scalar.per.value])
-        # Looking at values would break a compiled graph; there the links keep scalars in range.
-        if not torch.compiler.is_compiling():
+        if may_look():  # elsewhere the links keep scalars in range
             scalar.check(mechanism.name, tensor)
         aligned[scalar.name] = _view(tensor.expand([sizes[axis] for axis in scalar.per.value]), scalar.per)
     return aligned

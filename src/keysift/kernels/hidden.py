@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from keysift.kernels.call import Call
+from keysift.kernels.call import Call, may_look
 from keysift.mechanisms.spec import Per
 
 BLOCK = 256  # queries looked at together: no T x S tensor is formed
@@ -24,7 +24,8 @@ def hide(call: Call) -> tuple[Call, Tensor | None]:
     if _everything_is_seen(call):
         return call, None
     lost_BHT, lost_BHS = _lost_queries(call), _lost_keys(call)
-    if _may_look() and not bool(lost_BHT.any()) and not bool(lost_BHS.any()):
+    # Where nobody may look, everything is hidden unasked.
+    if may_look() and not bool(lost_BHT.any()) and not bool(lost_BHS.any()):
         return call, None
     clean = replace(
         call,
@@ -54,11 +55,6 @@ def _everything_is_seen(call: Call) -> bool:
     if not call.positions.consecutive:
         return False
     return not call.causal or call.positions.offset >= call.k.shape[2] - 1
-
-
-def _may_look() -> bool:
-    """A compiled graph or a function transform cannot branch on numbers: there everything is hidden unasked."""
-    return not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is None
 
 
 def _finite(x: Tensor) -> Tensor:

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
+from keysift.core.errors import UnsupportedError
 from keysift.kernels import native
-from keysift.kernels.call import Call
+from keysift.kernels.call import Call, transformed
 from keysift.kernels.native import Gradients, Problem, View
 from keysift.mechanisms import screening
 
@@ -29,13 +31,26 @@ def declines(call: Call, return_weights: bool) -> str | None:
         return f"the tensors are on {call.q.device.type}"
     if call.q.dtype not in native.DTYPES:
         return f"{call.q.dtype} is not supported"
+    if call.q.shape[3] < 2 and not (_flags(call) or 0) & native.NO_ROTATION:
+        return "the rotation needs a key width of at least 2"
     if call.keep is not None:
         return "a keep mask was given"
+    if transformed():
+        return "it is a compiled operator, which torch.func cannot transform"
+    if _has_tangents(call):
+        return "it has no forward-mode derivative"
     if not call.positions.consecutive and call.positions.pieces is None:
         return "positions were given one by one, not as runs that count up"
     if abs(call.positions.offset) > FARTHEST:
         return f"queries and keys are more than {FARTHEST:.0e} positions apart"
     return None
+
+
+def _has_tangents(call: Call) -> bool:
+    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
+        return False
+    tensors = (call.q, call.k, call.v, *call.scalars.values())
+    return any(forward_ad.unpack_dual(x).tangent is not None for x in tensors)  # type: ignore[no-untyped-call]
 
 
 class Inputs(NamedTuple):
@@ -166,3 +181,13 @@ def _differentiate(ctx: torch.autograd.function.FunctionCtx, du: Tensor, *unused
 
 
 _screening.register_autograd(_differentiate, setup_context=_keep)
+
+
+def _only_once(ctx: torch.autograd.function.FunctionCtx, *unused: Tensor) -> tuple[Tensor | None, ...]:
+    raise UnsupportedError(
+        "the compiled kernel gives first derivatives only; for second ones pass backend='dense', "
+        "or run the model within keysift.kernels.attend.only('dense')"
+    )
+
+
+_screening_backward.register_autograd(_only_once)

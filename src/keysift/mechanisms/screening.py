@@ -17,6 +17,7 @@ import math
 import torch
 from torch import Tensor
 
+from keysift.core.errors import ShapeError
 from keysift.mechanisms import parts
 from keysift.mechanisms.rules import Pointwise
 from keysift.mechanisms.spec import Mechanism, Per, Promise, Scalar, Site
@@ -76,6 +77,8 @@ def turn(x: Tensor, turns: Tensor) -> Tensor:
     `turns` comes in fp64 and is reduced to one turn before it becomes an angle: at position 131,071 an fp32 angle
     would be wrong by whole degrees.
     """
+    if x.shape[-1] < 2:
+        raise ShapeError(f"screening rotates two channels of every key, so keys have at least 2, got {x.shape[-1]}")
     angle = (2 * math.pi * (turns - turns.detach().floor())).to(x.dtype)
     cos, sin = angle.cos(), angle.sin()
     x0, x1 = x[..., 0], x[..., 1]

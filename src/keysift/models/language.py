@@ -87,8 +87,8 @@ class LanguageModel(nn.Module, ABC):
 
     def cache(self, batch: int, *, start: int = 0, spare: int = 0, inference: Inference | None = None) -> Cache:
         """An empty cache for `batch` rows. `spare` more entries per finite window let `crop` go that far back."""
-        if batch < 0 or spare < 0:
-            raise RangeError(f"batch and spare count rows and entries, from 0 on, got {batch} and {spare}")
+        if batch < 1 or spare < 0:
+            raise RangeError(f"a cache has at least one row and no fewer than 0 spare entries, got {batch} and {spare}")
         chosen = self._can(inference or Inference())
         stores = []
         for scalars in self._scalars():

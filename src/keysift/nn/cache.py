@@ -73,8 +73,10 @@ class Cache:
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows, in this order, repeats allowed: beams after a step, or finished rows dropped."""
-        if rows.ndim != 1 or rows.dtype != torch.int64:
-            raise ShapeError(f"rows must be a list of int64 row numbers, got {rows.dtype} with {rows.ndim} axes")
+        if rows.ndim != 1 or rows.dtype != torch.int64 or not len(rows):
+            raise ShapeError(
+                f"rows must be a list of int64 row numbers, at least one, got {rows.dtype} of shape {tuple(rows.shape)}"
+            )
         numbers = rows.tolist()
         if any(not 0 <= number < self.batch for number in numbers):
             raise RangeError(f"the cache holds rows 0 to {self.batch - 1}, got {numbers}")
