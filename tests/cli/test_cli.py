@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from keysift.cli import demo
+from keysift.cli.demo import _unused
 from keysift.cli.main import _main, parse
 from keysift.kernels.weigh import weigh
 from keysift.mechanisms import MECHANISMS
@@ -144,3 +146,15 @@ def test_a_value_a_config_refuses_is_one_line_and_a_wrong_flag_is_harmless(capsy
     said = capsys.readouterr().err
     assert "\x1b" not in said
     assert r"\x1b]0;title\x07" in said
+
+
+def test_a_demo_keeps_the_run_of_an_earlier_one(tmp_path: Path) -> None:
+    """It suggests to resume it; whoever did must find it again."""
+    assert _unused(tmp_path) == tmp_path / "demo-run"
+    (tmp_path / "demo-run").mkdir()
+    assert _unused(tmp_path) == tmp_path / "demo-run-2"
+    (tmp_path / "demo-run-2").mkdir()
+    assert _unused(tmp_path) == tmp_path / "demo-run-3"
+    for wrong in (float("nan"), float("inf"), -1.0):
+        with refuses("--seconds must be a number of seconds"):
+            demo.run(demo.Args(out=tmp_path / "x.html", seconds=wrong))

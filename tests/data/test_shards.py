@@ -182,7 +182,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, hard))
     try:
-        with refuses("failed .* nothing was left behind"):
+        with refuses("cannot be written .*; nothing was left behind"):
             build(of(["a" * 2**21]), "bytes", tmp_path / "c", show=False)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -209,7 +209,7 @@ def test_kill_9_leaves_no_half_corpus(tmp_path: Path, moment: str | float) -> No
     if isinstance(moment, float):
         time.sleep(moment)
     else:
-        awaited = ".c.building-*" if moment == "training" else ".c.building-*/shard-00000.bin"
+        awaited = ".c.writing-*" if moment == "training" else ".c.writing-*/shard-00000.bin"
         while not list(tmp_path.glob(awaited)):
             time.sleep(0.001)
     process.send_signal(signal.SIGKILL)
@@ -222,7 +222,7 @@ def test_kill_9_leaves_no_half_corpus(tmp_path: Path, moment: str | float) -> No
 
 
 def test_a_build_under_way_elsewhere_is_left_alone(tmp_path: Path) -> None:
-    running = tmp_path / f".c.building-{socket.gethostname()}-1-x"  # process 1 is alive and not ours
+    running = tmp_path / f".c.writing-{socket.gethostname()}-1-x"  # process 1 is alive and not ours
     running.mkdir()
     build(of(["a"]), "bytes", tmp_path / "c", show=False)
     assert running.is_dir()

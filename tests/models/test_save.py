@@ -58,7 +58,7 @@ def test_saving_again_keeps_the_other_files(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-@pytest.mark.parametrize("fails", ["save_file", "sync", "_swap"])
+@pytest.mark.parametrize("fails", ["models.save.save_file", "core.disk.sync", "core.disk._swap"])
 def test_a_save_that_fails_leaves_the_old_model(fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "run"
     save(opened(TINY), run)
@@ -67,29 +67,33 @@ def test_a_save_that_fails_leaves_the_old_model(fails: str, tmp_path: Path, monk
     def full(*args: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr(f"keysift.models.save.{fails}", full)
+    monkeypatch.setattr(f"keysift.{fails}", full)
     with pytest.raises(OSError, match="disk full"):
         save(opened(TINY, seed=1), run)
     assert contents(run) == before
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_a_swap_that_fails_halfway_puts_the_old_model_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = tmp_path / "run"
-    save(opened(TINY), run)
-    before = contents(run)
-    rename = Path.rename
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "latest").symlink_to(tmp_path / "models" / "first")
+    for seed in (0, 1):
+        save(opened(TINY, seed=seed), tmp_path / "latest")
+        tokens = tokens_for(opened(TINY), 1, 5)
+        assert torch.equal(load(tmp_path / "latest")(tokens), opened(TINY, seed=seed)(tokens))
+    assert (tmp_path / "latest").is_symlink()
+    assert [path.name for path in (tmp_path / "models").iterdir()] == ["first"]
 
-    def once(self: Path, target: Path) -> Path:
-        if Path(target) == run and not self.name.endswith(".old"):
-            raise OSError("no")
-        return rename(self, target)
 
-    monkeypatch.setattr(Path, "rename", once)
-    with pytest.raises(OSError, match="no"):
-        save(opened(TINY, seed=1), run)
-    assert contents(run) == before
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+def test_weights_of_several_types_become_the_widest(tmp_path: Path) -> None:
+    save(opened(TINY), tmp_path)
+    state = load_file(tmp_path / "model.safetensors")
+    halves = {name: tensor.bfloat16() if "proj" in name else tensor for name, tensor in state.items()}
+    save_file(halves, tmp_path / "model.safetensors")
+    found = load(tmp_path)
+    assert {parameter.dtype for parameter in found.parameters()} == {torch.float32}
+    assert torch.equal(found.state_dict()["embedding.weight"], state["embedding.weight"])
+    found(tokens_for(found, 1, 5))
 
 
 def test_files_that_are_not_a_model(tmp_path: Path) -> None:
@@ -120,7 +124,14 @@ def test_files_that_are_not_a_model(tmp_path: Path) -> None:
     broken("config.json", json.dumps(config | {"width": 7}).encode(), r"does not fit.*and \d+ more")
     broken("config.json", json.dumps(config | {"gate": False}).encode(), "gate_proj.weight is not a weight of this")
     broken("config.json", json.dumps(config | {"vocab_size": 5}).encode(), r"is \(9, 6\), the config says \(5, 6\)")
+    for name in ("depth", "tiles", "width", "vocab_size", "key_width", "value_width"):
+        huge = json.dumps(config | {name: 10**12}).encode()
+        broken("config.json", huge, f"config.json says {name} 1000000000000, more than model.safetensors can hold")
+    broken("config.json", json.dumps(config | {"depth": 40}).encode(), "config.json says depth 40, more than")
+    broken("config.json", b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "config.json is not JSON .*nested too deeply")
     state = load_file(run / "model.safetensors")
+    save_file(state | {"embedding.s_E": torch.tensor([1])}, tmp_path / "whole.safetensors")
+    broken("model.safetensors", (tmp_path / "whole.safetensors").read_bytes(), "embedding.s_E is I64, weights are one")
     state.pop("embedding.s_E")
     save_file(state, tmp_path / "less.safetensors")
     broken("model.safetensors", (tmp_path / "less.safetensors").read_bytes(), "embedding.s_E is missing")

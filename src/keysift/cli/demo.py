@@ -1,8 +1,10 @@
 """See the difference: one key in different company, through every mechanism, then a model trained before your eyes."""
 
+import shlex
 from pathlib import Path
 
 from keysift.core.config import config
+from keysift.core.errors import RangeError
 from keysift.core.shown import styled
 from keysift.evaluate.record import ContextExperiment
 
@@ -22,6 +24,8 @@ def run(args: Args) -> None:
     from keysift.evaluate.context import context_experiment
     from keysift.web.context_page import context_page
 
+    if not 0 <= args.seconds < float("inf"):
+        raise RangeError(f"--seconds must be a number of seconds, got {args.seconds}; 0 trains nothing")
     experiment = context_experiment()
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(context_page(experiment))
@@ -51,7 +55,7 @@ def _train(args: Args, experiment: ContextExperiment) -> None:
     from keysift.web.training_section import training_section
 
     console = output.console()
-    run = args.out.parent / "demo-run"
+    run = _unused(args.out.parent)
     console.print(f"\nNow a small Multiscreen learns Python's standard library for {args.seconds:.0f} seconds.")
     story = demo_training(args.seconds, run)
     args.out.write_text(context_page(experiment, training_section(story)))
@@ -60,9 +64,16 @@ def _train(args: Args, experiment: ContextExperiment) -> None:
         console.print(styled("\n", (title, "bold")))
         output.print_plain(text)
     console.print(styled("\n", ("Try next", "bold")))
-    output.print_plain(f"keysift train --resume {run} --minutes 5")
-    output.print_plain(f'keysift generate {run} --prompt "def " --max-new-tokens 200')
+    where = shlex.quote(str(run))
+    output.print_plain(f"keysift train --resume {where} --minutes 5")
+    output.print_plain(f'keysift generate {where} --prompt "def " --max-new-tokens 200')
     output.print_plain("keysift train --arch multiscreen --psi 6 --data YOUR.txt --minutes 2 --out runs/first")
+
+
+def _unused(folder: Path) -> Path:
+    """An earlier demo's run is the user's by now: it may have been resumed."""
+    names = ("demo-run", *(f"demo-run-{number}" for number in range(2, 10_000)))
+    return next(folder / name for name in names if not (folder / name).exists())
 
 
 def _table(experiment: ContextExperiment) -> None:

@@ -15,6 +15,7 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
 
+from keysift.core import jsons
 from keysift.core.errors import ConfigError
 from keysift.core.registry import nearest
 
@@ -60,11 +61,9 @@ def save(value: Any, path: Path) -> None:
 
 def load(cls: type[C], path: Path) -> C:
     try:
-        data = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise ConfigError(
-            f"{path} is not JSON ({error.msg} at line {error.lineno}); write it anew with save()"
-        ) from error
+        data = jsons.loads(path.read_bytes())
+    except ValueError as error:
+        raise ConfigError(f"{path} is not JSON ({error}); write it anew with save()") from error
     return from_dict(cls, data)
 
 

@@ -1,11 +1,18 @@
 """Files that survive a crash: brought to disk before they count, and whole or not there at all."""
 
+import ctypes
+import errno
+import glob
 import os
 import shutil
+import socket
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+_OLD = ".old"
 
 
 def sync(path: Path) -> None:
@@ -28,14 +35,17 @@ def write_whole(path: Path, text: str) -> None:
 
 
 @contextmanager
-def whole_folder(target: Path, working: Path | None = None) -> Iterator[Path]:
+def whole_folder(target: Path, working: Path | None = None, *, replace: bool = False) -> Iterator[Path]:
     """A folder to fill, which takes the name `target` once the block has ended and everything is on disk.
 
-    If the block fails the folder is removed. `target` must not exist yet, or be an empty folder. `working` is the name
-    of the folder meanwhile, for writers that must agree on it; left out, it is a new one beside `target`.
+    If the block fails the folder is removed. `target` must not exist yet, or be an empty folder, unless it is to be
+    replaced. `working` is the name of the folder meanwhile, for writers that must agree on it; left out, it is a new
+    one beside `target`, and what writers that were killed left there is removed.
     """
     if working is None:
-        fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}.writing-", dir=target.parent))
+        prefix = f".{target.name}.writing-{socket.gethostname()}-"
+        _tidy(target, prefix)
+        fresh = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=target.parent))
         fresh.chmod(0o755)
     else:
         fresh = working
@@ -47,8 +57,65 @@ def whole_folder(target: Path, working: Path | None = None) -> Iterator[Path]:
             if not path.is_symlink():
                 sync(path)
         sync(fresh)
-        fresh.rename(target)
+        if replace and target.exists():
+            _swap(fresh, target)
+        else:
+            fresh.rename(target)
         sync(target.parent)
-    except BaseException:
+    finally:
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def exchange(left: Path, right: Path) -> bool:
+    """Swap two names in one step, of which neither a reader nor a crash sees the half; False if the system cannot."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    names = os.fsencode(left), os.fsencode(right)
+    if sys.platform == "linux" and hasattr(libc, "renameat2"):
+        here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+        done = libc.renameat2(here, names[0], here, names[1], swap)
+    elif sys.platform == "darwin" and hasattr(libc, "renamex_np"):
+        done = libc.renamex_np(*names, 2)  # RENAME_SWAP
+    else:
+        return False
+    code = ctypes.get_errno()
+    if done == 0:
+        return True
+    if code in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):  # the file system cannot, e.g. NFS
+        return False
+    raise OSError(code, os.strerror(code), str(right))
+
+
+def _swap(fresh: Path, target: Path) -> None:
+    """Put `fresh` where `target` is, and what was there where `fresh` was."""
+    if exchange(fresh, target):
+        return
+    # The next best: for a moment nothing has the name, and a crash in it is mended by the next writer.
+    old = fresh.with_name(f"{fresh.name}{_OLD}")
+    target.rename(old)
+    try:
+        fresh.rename(target)
+    except BaseException:
+        old.rename(target)
         raise
+    old.rename(fresh)
+
+
+def _tidy(target: Path, prefix: str) -> None:
+    """Remove what killed writers left; what one had just moved away from `target` goes back."""
+    for left in target.parent.glob(f"{glob.escape(prefix)}*"):
+        if _alive(left.name.removeprefix(prefix).split("-")[0]):
+            continue
+        if left.name.endswith(_OLD) and not target.exists():
+            left.rename(target)
+        else:
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _alive(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except (ProcessLookupError, ValueError, OverflowError):
+        return False
+    except PermissionError:
+        pass  # it lives, and belongs to someone else
+    return True

@@ -16,6 +16,7 @@ import numpy as np
 from tokenizers import Tokenizer as Engine
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from keysift.core import jsons
 from keysift.core.errors import DataError, RangeError
 from keysift.data.decoder import Decoder, Utf8Decoder, WindowDecoder, spelled_in_letters
 from keysift.data.tokenizer import Ids, id_type, utf8
@@ -139,7 +140,7 @@ def _settings(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        settings = json.loads(path.read_text())
+        settings = jsons.loads(path.read_bytes())
     except ValueError as error:
         raise DataError(f"{path} is not JSON ({error}); repair or remove it") from error
     return settings if isinstance(settings, dict) else {}

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from keysift.core import jsons
 from keysift.core.config import config, from_dict, to_dict
 from keysift.core.errors import DataError, RangeError
 from keysift.data.sources import GENERATED
@@ -74,7 +75,7 @@ def read_index(directory: Path) -> Index:
     if not path.is_file():
         raise DataError(f"{directory} is not a corpus: it has no {INDEX}; make one with keysift data build")
     try:
-        data = json.loads(path.read_text())
+        data = jsons.loads(path.read_bytes())
         said = data.pop("sha256")
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise DataError(f"{path} is damaged ({error!r}); build the corpus anew") from error
@@ -223,7 +224,7 @@ def _check_hash(path: Path, file: File) -> None:
 
 def _verified(path: Path, index: Index) -> dict[str, Any]:
     try:
-        seen = json.loads((path / VERIFIED).read_text())
+        seen = jsons.loads((path / VERIFIED).read_bytes())
     except (OSError, ValueError):
         return {}
     return seen["stamps"] if isinstance(seen, dict) and seen.get("hash") == index.hash else {}

@@ -5,24 +5,23 @@ or long ones: then each is cut at blank lines, so that a validation set of whole
 has to fit in memory twice.
 """
 
-import glob
 import gzip
-import json
 import zlib
 from collections.abc import Iterator
 from importlib.util import find_spec
-from io import BufferedIOBase
+from io import BufferedIOBase, BufferedReader
 from pathlib import Path
 from typing import Any
 
+from keysift.core import jsons
 from keysift.core.errors import DataError, UnsupportedError
-from keysift.core.registry import nearest
-from keysift.data.sources import Document
+from keysift.data.paths import find, kind_of
+from keysift.data.sources import Document, text_of
 
 FEW = 20
 SHORTEST, LONGEST = 2**7, 2**24  # bytes of a section
-_TEXT = (".txt", ".md", ".py", ".rst", ".tex", ".html", ".c", ".h", ".cpp", ".js", ".ts", ".java", ".go", ".rs")
-_IN_FOLDERS = (*_TEXT, ".jsonl", ".parquet")
+MOST_UNPACKED, FREE_UNPACKED = 200, 2**26  # times the size of a .gz, and bytes that are allowed anyway
+_PIECE = 2**20
 
 
 class LocalFiles:
@@ -30,9 +29,11 @@ class LocalFiles:
 
     def __init__(self, spec: str, known: list[str] | None = None) -> None:
         self.name = spec
-        self.paths = _find(spec, known or [])
+        self.paths, left_out = find(spec, known or [])
         self.sizes = [path.stat().st_size for path in self.paths]
         self.size = sum(self.sizes)
+        self.position = 0
+        self.notes = [f"left out {path}: it is compressed, and not text" for path in left_out]
 
     def identity(self) -> dict[str, Any]:
         stamps = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in self.paths]
@@ -45,56 +46,57 @@ class LocalFiles:
         return min(max(wanted, SHORTEST), LONGEST)
 
     def documents(self) -> Iterator[Document]:
-        for path in self.paths:
+        begins = 0
+        for path, size in zip(self.paths, self.sizes, strict=True):
             try:
-                yield from _read(path, self.section)
+                for document, position in _read(path, self.section):
+                    self.position = begins + position
+                    yield document
             except (OSError, EOFError, zlib.error) as error:  # gzip reports damage by all three
                 raise DataError(f"{path} cannot be read ({error}); repair it or leave it out") from error
+            begins += size
+            self.position = begins
 
 
-def _find(spec: str, known: list[str]) -> list[Path]:
-    path = Path(spec).expanduser()
-    if path.is_dir():
-        inside = sorted(_inside(path))
-        if not inside:
-            raise DataError(f"folder {path} holds no text; looked for {' '.join(_IN_FOLDERS)}, also in .gz")
-        return inside
-    if path.is_file():
-        return [path]
-    found = sorted(Path(p) for p in glob.glob(str(path), recursive=True) if Path(p).is_file())
-    if not found:
-        raise DataError(
-            f"no file matches {spec!r}; {nearest(spec, known)}"
-            f"give a path, a glob in quotes, or one of {', '.join(known)}"
-        )
-    return found
-
-
-def _inside(folder: Path) -> Iterator[Path]:
-    """Files with a suffix of text; hidden folders, runs and built corpora hold none that somebody wrote."""
-    for path in folder.iterdir():
-        if path.name.startswith("."):
-            continue
-        if path.is_dir() and not any((path / name).is_file() for name in ("train.json", "index.json")):
-            yield from _inside(path)
-        elif path.is_file() and path.suffix and _kind(path) in _IN_FOLDERS:
-            yield path
-
-
-def _kind(path: Path) -> str:
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] == ".gz":
-        return suffixes[-2] if len(suffixes) > 1 and suffixes[-2] in _IN_FOLDERS else ".txt"
-    return suffixes[-1] if suffixes else ".txt"
-
-
-def _read(path: Path, section: int) -> Iterator[Document]:
-    kind = _kind(path)
+def _read(path: Path, section: int) -> Iterator[tuple[Document, int]]:
+    """Documents, and how many bytes of the file had been read when each was whole."""
+    kind = kind_of(path)
     if kind == ".parquet":
         yield from _parquet(path)
         return
-    with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as file:
-        yield from _jsonl(path, file) if kind == ".jsonl" else _text(path, file, section)
+    with path.open("rb") as raw:
+        file: Any = _Unpacked(path, raw) if path.suffix.lower() == ".gz" else raw
+        for document in _jsonl(path, file) if kind == ".jsonl" else _text(path, file, section):
+            yield document, raw.tell()
+
+
+class _Unpacked(gzip.GzipFile):
+    """A .gz that ends when it has become absurdly much longer: text packs ten to one, a bomb a thousand to one."""
+
+    def __init__(self, path: Path, raw: BufferedReader) -> None:
+        super().__init__(fileobj=raw, mode="rb")
+        self._path = path
+        self._most = max(MOST_UNPACKED * path.stat().st_size, FREE_UNPACKED)
+
+    def _watched(self, data: bytes) -> bytes:
+        if self.tell() > self._most:
+            raise DataError(
+                f"{self._path} unpacks to more than {self._most:,} bytes, {MOST_UNPACKED} times its size; "
+                f"if that is right, unpack it first"
+            )
+        return data
+
+    def read(self, size: int | None = -1) -> bytes:
+        return self._watched(super().read(size))
+
+    def readline(self, size: int | None = -1) -> bytes:
+        # In pieces: a line may be all there is.
+        line = b""
+        while piece := self._watched(super().readline(_PIECE)):
+            line += piece
+            if line.endswith(b"\n"):
+                break
+        return line
 
 
 def _text(path: Path, file: BufferedIOBase, section: int) -> Iterator[Document]:
@@ -134,17 +136,13 @@ def _jsonl(path: Path, file: BufferedIOBase) -> Iterator[Document]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = jsons.loads(line)
         except ValueError as error:
             raise DataError(f"{path} line {number} is not JSON ({error}); write one object a line") from error
-        text = row.get("text") if isinstance(row, dict) else None
-        if not isinstance(text, str):
-            fields = ", ".join(row) if isinstance(row, dict) else type(row).__name__
-            raise DataError(f"{path} line {number} has no field 'text' with a string, got {fields}; rename the field")
-        yield Document(f"{path}:{number}", text)
+        yield Document(f"{path}:{number}", text_of(row, f"{path} line {number}"))
 
 
-def _parquet(path: Path) -> Iterator[Document]:
+def _parquet(path: Path) -> Iterator[tuple[Document, int]]:
     if find_spec("pyarrow") is None:
         raise UnsupportedError(f"{path} needs pyarrow to be read; run pip install 'keysift[data]'")
     import pyarrow  # an extra
@@ -156,10 +154,9 @@ def _parquet(path: Path) -> Iterator[Document]:
         raise DataError(f"{path} is not a parquet file ({error}); write it anew") from error
     if "text" not in file.schema_arrow.names:
         raise DataError(f"{path} has no column 'text', got {', '.join(file.schema_arrow.names)}; rename the column")
-    number = 0
+    number, rows, size = 0, max(file.metadata.num_rows, 1), path.stat().st_size
     for batch in file.iter_batches(batch_size=1024, columns=["text"]):
         for text in batch.column(0).to_pylist():
-            if not isinstance(text, str):
-                raise DataError(f"{path} row {number} holds no text but {text!r}; drop the row")
-            yield Document(f"{path}:{number}", text)
+            document = Document(f"{path}:{number}", text_of({"text": text}, f"{path} row {number}"))
             number += 1
+            yield document, size * number // rows

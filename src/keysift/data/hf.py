@@ -5,13 +5,14 @@ from importlib.util import find_spec
 from typing import Any
 
 from keysift.core.errors import DataError, UnsupportedError
-from keysift.data.sources import Document
+from keysift.data.sources import Document, text_of
 
 
 class HuggingFace:
     """One split of a dataset, streamed. It is known by its name: a dataset that changed upstream is not noticed."""
 
-    size = None
+    size = position = None
+    notes = ()
 
     def __init__(self, spec: str) -> None:
         name, config, split, *more = [*spec.split(":"), "", ""][: max(3, spec.count(":") + 1)]
@@ -33,7 +34,4 @@ class HuggingFace:
         except Exception as error:  # network, names and formats fail each in its own class
             raise DataError(f"{self.name} cannot be loaded: {type(error).__name__}: {error}") from error
         for number, row in enumerate(rows):
-            text = row.get("text")
-            if not isinstance(text, str):
-                raise DataError(f"{self.name} row {number} has no field 'text' with a string, got {', '.join(row)}")
-            yield Document(f"{self.name}/{number}", text)
+            yield Document(f"{self.name}/{number}", text_of(row, f"{self.name} row {number}"))

@@ -15,7 +15,6 @@ from contextlib import closing
 from itertools import takewhile
 from pathlib import Path
 
-from keysift.core.disk import sync
 from keysift.core.errors import DataError, RangeError
 from keysift.core.threads import examine
 from keysift.data.corpus import FORMAT, INDEX, Corpus, open_corpus, read_index, write_index
@@ -80,27 +79,26 @@ def build(
     key = _key(source, tokenizer)
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         return _reuse(out, key)
-    with fresh(out) as folder:
-        chosen = _tokenizer(tokenizer, source, show)
-        if workers is None:
-            workers = 1 if isinstance(chosen, Bytes) else examine().usable
-        meter = Meter(f"tokenising {source.name}", source.size, show=show)
-        with closing(Writer(folder, chosen, shard_tokens)) as writer, meter.live:
-            for facts, ids in _encoded(source, chosen, workers):
-                for fact, tokens in zip(facts, ids, strict=True):
-                    writer.add(fact, tokens)
-                meter.advance(sum(fact.size for fact in facts))
-            index = writer.finish(source, key)
-        save_tokenizer(chosen, folder)
-        write_index(index, folder)
-        for written in (*folder.iterdir(), folder):
-            sync(written)
-        try:
-            folder.rename(out)
-        except OSError:
-            if not (out / INDEX).is_file():
-                raise
-            return _reuse(out, key)  # another process was faster
+    try:
+        with fresh(out) as folder:
+            chosen = _tokenizer(tokenizer, source, show)
+            if workers is None:
+                workers = 1 if isinstance(chosen, Bytes) else examine().usable
+            meter = Meter(f"tokenising {source.name}", source.size, show=show)
+            with closing(Writer(folder, chosen, shard_tokens)) as writer, meter.live:
+                for note in source.notes:
+                    meter.live.say(note)
+                for facts, ids in _encoded(source, chosen, workers):
+                    for fact, tokens in zip(facts, ids, strict=True):
+                        writer.add(fact, tokens)
+                    meter.advance(sum(fact.size for fact in facts), source.position)
+                index = writer.finish(source, key)
+            save_tokenizer(chosen, folder)
+            write_index(index, folder)
+    except DataError:
+        if not (out / INDEX).is_file():
+            raise
+        return _reuse(out, key)  # another process was faster
     return open_corpus(out)
 
 
@@ -149,7 +147,7 @@ def _tokenizer(tokenizer: str | Tokenizer, source: Source, show: bool) -> Tokeni
     with meter.live:
 
         def seen(document: Document) -> str:
-            meter.advance(len(document.text))
+            meter.advance(len(document.text), source.position)
             return document.text
 
         texts = map(seen, source.documents())

@@ -10,7 +10,7 @@ A source can be read any number of times and gives the same documents in the sam
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -25,12 +25,21 @@ class Document(NamedTuple):
 
 
 class Source(Protocol):
-    """`identity` is JSON: as long as it is the same, so are the documents. `size` is in bytes, None if unknown."""
+    """`identity` is JSON: as long as it is the same, so are the documents.
+
+    size       bytes to read, None if unknown
+    position   bytes read so far, None where that is the text itself
+    notes      what a person should know before it is read, such as files that were left out
+    """
 
     @property
     def name(self) -> str: ...
     @property
     def size(self) -> int | None: ...
+    @property
+    def position(self) -> int | None: ...
+    @property
+    def notes(self) -> Sequence[str]: ...
     def identity(self) -> dict[str, Any]: ...
     def documents(self) -> Iterator[Document]: ...
 
@@ -54,6 +63,14 @@ class StandardLibrary:
     """The .py files of this Python's standard library, its tests and installed packages left out: about 12 MB."""
 
     name: str = "stdlib"
+
+    @property
+    def position(self) -> None:
+        return None
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return ()
 
     @property
     def root(self) -> Path:
@@ -95,7 +112,8 @@ class Recipe(Protocol):
 class Generated:
     """Documents that are computed: nothing is read, and the recipe is the identity."""
 
-    size = None
+    size = position = None
+    notes = ()
 
     def __init__(self, name: str, recipe: Recipe) -> None:
         self.name = name
@@ -106,6 +124,19 @@ class Generated:
 
     def documents(self) -> Iterator[Document]:
         return map(self.recipe.document, range(self.recipe.documents))
+
+
+def text_of(row: Any, where: str) -> str:
+    """The `text` field of a row of some table."""
+    if not isinstance(row, Mapping):
+        raise DataError(f'{where} is {type(row).__name__}, not an object; write {{"text": ...}}')
+    if "text" not in row:
+        raise DataError(f"{where} has no field 'text', got {', '.join(map(str, row))}; rename the field")
+    text = row["text"]
+    if not isinstance(text, str):
+        found = "null" if text is None else f"a {type(text).__name__}"
+        raise DataError(f"{where} has {found} for 'text', which must be a string; drop the row")
+    return text
 
 
 def options(spec: str) -> dict[str, Any]:

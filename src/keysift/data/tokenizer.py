@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from keysift.core import jsons
 from keysift.core.errors import DataError, RangeError
 from keysift.data.decoder import Decoder, Utf8Decoder
 
@@ -142,7 +143,7 @@ def find_tokenizer(name: str) -> Tokenizer:
 
 def _marked(marker: Path) -> Bytes:
     try:
-        says = json.loads(marker.read_text())
+        says = jsons.loads(marker.read_bytes())
     except ValueError as error:
         raise DataError(f"{marker} is not JSON ({error}); write it anew with save_tokenizer") from error
     if says != {"tokenizer": Bytes.name}:

@@ -54,7 +54,10 @@ class _Pool:
         env = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
         self._name = tokenizer.name
         self._processes = [
-            subprocess.Popen([sys.executable, "-c", _COMMAND], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
+            # -P: nothing is imported from the working folder, where a numpy.py may lie beside the user's text.
+            subprocess.Popen(
+                [sys.executable, "-P", "-c", _COMMAND], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env
+            )
             for _ in range(workers)
         ]
         self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()

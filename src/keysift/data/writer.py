@@ -1,10 +1,6 @@
 """The files of a corpus: shards hashed as they are written, in a folder that is whole or not there."""
 
 import hashlib
-import os
-import shutil
-import socket
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keysift.core.disk import whole_folder
 from keysift.core.errors import DataError
 from keysift.data.corpus import DOCUMENTS, FORMAT, ROW, File, Index
 from keysift.data.sources import Source
@@ -106,30 +103,12 @@ class _Hashed:
 
 @contextmanager
 def fresh(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that is gone afterwards unless it was renamed. What killed builds left here goes too."""
-    prefix = f".{out.name}.building-{socket.gethostname()}-"
+    """A folder beside `out` that takes its name when it is whole, and is gone otherwise."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        for left in out.parent.glob(f"{prefix}*"):
-            if not _alive(left.name.removeprefix(prefix).split("-")[0]):
-                shutil.rmtree(left, ignore_errors=True)
-        folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=out.parent))
+        with whole_folder(out) as folder:
+            yield folder
     except OSError as error:
-        raise DataError(f"{out} cannot be written ({error}); choose a folder you may write to") from error
-    try:
-        folder.chmod(0o755)
-        yield folder
-    except OSError as error:
-        raise DataError(f"writing {out} failed ({error}); nothing was left behind, make room and retry") from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _alive(pid: str) -> bool:
-    try:
-        os.kill(int(pid), 0)
-    except (ProcessLookupError, ValueError):
-        return False
-    except PermissionError:
-        pass  # it lives, and belongs to someone else
-    return True
+        raise DataError(
+            f"{out} cannot be written ({error}); nothing was left behind, make room or choose another folder"
+        ) from error

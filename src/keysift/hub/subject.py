@@ -1,6 +1,5 @@
 """A causal model of transformers as a subject of the lens: loaded from a directory, a GGUF file or by name."""
 
-import json
 import logging
 import socket
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,7 @@ from urllib.parse import urlsplit
 import torch
 from torch import Tensor
 
-from keysift.core import memory
+from keysift.core import jsons, memory
 from keysift.core.errors import DataError, UnsupportedError
 from keysift.hub.probe import probed
 from keysift.lens.record import About
@@ -120,7 +119,7 @@ def _check_directory(path: Path) -> None:
     if not config.is_file():
         raise DataError(f"{path} holds no config.json, so it is no model; give a run, a saved model or a model's name")
     try:
-        says = json.loads(config.read_text())
+        says = jsons.loads(config.read_text())
     except ValueError as error:
         raise DataError(f"{config} is not JSON ({error}); was it cut short?") from error
     architectures = says.get("architectures") or []

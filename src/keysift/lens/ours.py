@@ -1,6 +1,5 @@
 """A keysift model as a subject of the lens: every layer's call is shown to the visitor before the kernels get it."""
 
-import json
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from keysift.core import jsons
 from keysift.data.tokenizer import Tokenizer, load_tokenizer
 from keysift.kernels.call import Call
 from keysift.lens.reading import Reading
@@ -79,7 +79,7 @@ def _replace(layer: int, changed: dict[int, Tensor]) -> Callable[[Tensor], Tenso
 def holds_ours(path: Path) -> bool:
     """Whether a directory's config.json names a model of keysift."""
     try:
-        says = json.loads((path / CONFIG).read_text())
+        says = jsons.loads((path / CONFIG).read_text())
     except (OSError, ValueError):
         return False
     return isinstance(says, dict) and says.get("model") in KINDS

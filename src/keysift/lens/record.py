@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from keysift.core import jsons
 from keysift.core.disk import write_whole
 from keysift.core.errors import DataError
 
@@ -94,7 +95,7 @@ def plain(value: Any) -> Any:
 
 def load(path: Path | str) -> Record:
     try:
-        data = json.loads(Path(path).read_text())
+        data = jsons.loads(Path(path).read_text())
     except (OSError, ValueError) as error:
         raise DataError(f"{path} is not a lens record ({error}); write one with keysift inspect --json") from error
     return from_json(data, str(path))

@@ -1,53 +1,70 @@
 """A model as a directory: config.json (what it is) and model.safetensors (its weights). No pickle.
 
-`save` writes a whole new directory beside the old one and swaps them by renaming, so a crash leaves either the old
-model or the new one. Other files of the directory (a tokenizer, a log) come along as hard links.
+`save` fills a new directory beside the old one and exchanges the two names in one step: under the name there is always
+one whole model, old or new, for a reader and after a crash. Other files of the directory (a tokenizer, a log) come
+along as hard links. Where the file system cannot exchange names (NFS), nothing has the name for a moment: `load` tries
+again, and after a crash in that moment the next `save` puts the old model back before it begins.
 """
 
+import fcntl
 import json
+import math
 import os
 import shutil
-import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import fields
+from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from keysift.core import config as configs
-from keysift.core.disk import sync
-from keysift.core.errors import DataError
-from keysift.models.kinds import KINDS, Kind, kind_of
+from keysift.core import jsons
+from keysift.core.disk import whole_folder
+from keysift.core.errors import DataError, KeysiftError
+from keysift.models.kinds import KINDS, Kind, empty, kind_of
 from keysift.models.language import LanguageModel
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+_FLOATS = ("F64", "F32", "F16", "BF16")
+_TRIES = 100  # a model that is replaced more often than that while it is read is not worth waiting for
 
 
 def save(model: LanguageModel, directory: Path | str) -> None:
-    """Write the model; an existing directory keeps its other files and is replaced in one step."""
-    directory = Path(directory).absolute()
+    """Write the model; an existing directory keeps its other files and is replaced in one step.
+
+    A link to a directory stays one, and the directory it leads to is replaced.
+    """
+    directory = Path(os.path.realpath(directory))
     if directory.exists() and not directory.is_dir():
         raise DataError(f"{directory} is a file; a model is saved as a directory, choose another name")
     kind_of(model)
     directory.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
-    try:
+    with _one_at_a_time(directory.parent), whole_folder(directory, replace=True) as fresh:
         if directory.exists():
             shutil.copytree(directory, fresh, copy_function=_link, symlinks=True, dirs_exist_ok=True)
-        else:
-            fresh.chmod(0o755)
-        # The links share their bytes with the old files: they are removed, not written over.
-        for name in (CONFIG, WEIGHTS):
-            (fresh / name).unlink(missing_ok=True)
+            # The links share their bytes with the old files: they are removed, not written over.
+            for name in (CONFIG, WEIGHTS):
+                (fresh / name).unlink(missing_ok=True)
         write_files(model, fresh)
-        for name in (CONFIG, WEIGHTS):
-            sync(fresh / name)
-        sync(fresh)
-        _swap(fresh, directory)
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Two that save side by side would each copy files that the other is removing."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        os.close(handle)
 
 
 def write_files(model: LanguageModel, folder: Path) -> None:
@@ -64,30 +81,75 @@ def _link(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def _swap(fresh: Path, directory: Path) -> None:
-    """Put `fresh` where `directory` is; what was there goes back if that fails."""
-    if not directory.exists():
-        fresh.rename(directory)
-    else:
-        old = fresh.with_name(f"{fresh.name}.old")
-        directory.rename(old)
-        try:
-            fresh.rename(directory)
-        except BaseException:
-            old.rename(directory)
-            raise
-        shutil.rmtree(old)
-    sync(directory.parent)
-
-
 def load(directory: Path | str) -> LanguageModel:
-    """The saved model, in the types it was saved in; anything wrong with the files is one clear error."""
+    """The saved model, in the type it was saved in (the widest, if its weights have several).
+
+    Anything wrong with the files is one clear error. A model that is replaced meanwhile is read again, whole.
+    """
     directory = Path(directory)
-    kind, config = _read_config(directory / CONFIG)
-    state = _read_weights(directory / WEIGHTS)
-    model = kind.model(config)
-    _check(directory, model.state_dict(), state)
-    model.load_state_dict(state, assign=True)
+    for _ in range(_TRIES):
+        with _watched(directory) as replaced:
+            try:
+                model = _load(directory)
+            except (KeysiftError, OSError):
+                if not replaced():
+                    raise
+            else:
+                if not replaced():
+                    return model
+    return _load(directory)
+
+
+@contextmanager
+def _watched(directory: Path) -> Iterator[Callable[[], bool]]:
+    """Tells whether another directory has the name now."""
+
+    def seen() -> tuple[int, int] | None:
+        try:
+            found = directory.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def replaced() -> bool:
+        if seen() is None:
+            time.sleep(0.02)  # where names cannot be exchanged, the new one comes in a moment
+        return seen() != before
+
+    try:
+        # As long as it is held open, no other directory gets its number.
+        handle = os.open(directory, os.O_RDONLY)
+    except OSError:
+        handle = None
+    before = seen()
+    try:
+        yield replaced
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+class _Entry(NamedTuple):
+    """What the header of the weights says of one of them."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def _load(directory: Path) -> LanguageModel:
+    _, config = _read_config(directory / CONFIG)
+    path = directory / WEIGHTS
+    if not path.is_file():
+        raise DataError(f"{path} is missing; a model directory has {CONFIG} and {WEIGHTS}, as save() writes them")
+    try:
+        with safe_open(path, framework="pt") as file:
+            parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            header = {name: _Entry(tuple(part.get_shape()), part.get_dtype()) for name, part in parts.items()}
+            model = _fitting(directory, config, header)
+            state = {name: file.get_tensor(name) for name in header}
+    except (SafetensorError, RuntimeError) as error:  # torch's own, if the file is shorter than its header says
+        raise DataError(f"{path} is not a whole safetensors file ({error}); copy it again from its source") from error
+    model.load_state_dict(_of_one_type(state), assign=True)
     return model
 
 
@@ -95,8 +157,8 @@ def _read_config(path: Path) -> tuple[Kind, Any]:
     if not path.is_file():
         raise DataError(f"{path} is missing; a model directory has {CONFIG} and {WEIGHTS}, as save() writes them")
     try:
-        data = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        data = jsons.loads(path.read_bytes())
+    except ValueError as error:
         raise DataError(f"{path} is not JSON ({error}); was it cut short?") from error
     if not isinstance(data, dict) or not isinstance(data.get("model"), str):
         raise DataError(f'{path} does not say which model it describes; keysift writes "model": "multiscreen"')
@@ -104,26 +166,48 @@ def _read_config(path: Path) -> tuple[Kind, Any]:
     return kind, configs.from_dict(kind.config, data)
 
 
-def _read_weights(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise DataError(f"{path} is missing; a model directory has {CONFIG} and {WEIGHTS}, as save() writes them")
+def _fitting(directory: Path, config: Any, header: Mapping[str, _Entry]) -> LanguageModel:
+    """The model the config describes, without memory, if the weights fit it; nothing is built of sizes they deny."""
+    elements = sum(math.prod(entry.shape) for entry in header.values())
+    sizes = {field.name: getattr(config, field.name) for field in fields(config) if field.name != "context"}
+    too_large = next((name for name, size in sizes.items() if type(size) is int and size > max(elements, 1)), None)
+    if too_large is None and sizes["depth"] > len(header):
+        too_large = "depth"
+    if too_large is not None:
+        raise DataError(
+            f"{directory}: {CONFIG} says {too_large} {sizes[too_large]}, more than {WEIGHTS} can hold "
+            f"({len(header)} tensors, {elements:,} numbers); the two are not of one model"
+        )
     try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise DataError(f"{path} is not a whole safetensors file ({error}); copy it again from its source") from error
+        model = empty(config)
+    except (RuntimeError, OverflowError) as error:  # torch's words for a size that no integer holds
+        raise DataError(f"{directory}: {CONFIG} describes no model that can be built ({error})") from error
+    _check(directory, model.state_dict(), header)
+    return model
 
 
-def _check(directory: Path, wanted: Mapping[str, Tensor], came: Mapping[str, Tensor]) -> None:
+def _check(directory: Path, wanted: Mapping[str, Tensor], came: Mapping[str, _Entry]) -> None:
     faults = [f"{name} is missing" for name in wanted if name not in came]
     faults += [f"{name} is not a weight of this model" for name in came if name not in wanted]
     faults += [
-        f"{name} is {tuple(came[name].shape)}, the config says {tuple(wanted[name].shape)}"
+        f"{name} is {came[name].shape}, the config says {tuple(wanted[name].shape)}"
         for name in wanted
-        if name in came and came[name].shape != wanted[name].shape
+        if name in came and came[name].shape != tuple(wanted[name].shape)
+    ]
+    faults += [
+        f"{name} is {entry.dtype}, weights are one of {', '.join(_FLOATS)}"
+        for name, entry in came.items()
+        if entry.dtype not in _FLOATS
     ]
     if faults:
         more = f" and {len(faults) - 3} more" if len(faults) > 3 else ""
         raise DataError(f"{directory}: {WEIGHTS} does not fit {CONFIG}: {'; '.join(faults[:3])}{more}")
+
+
+def _of_one_type(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The widest of their types loses nothing; a layer of two types could not be computed."""
+    widest = reduce(torch.promote_types, (tensor.dtype for tensor in state.values()))
+    return {name: tensor.to(widest) for name, tensor in state.items()}
 
 
 def from_version_1(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from keysift.core import jsons
 from keysift.core.disk import whole_folder
 from keysift.core.errors import DataError
 from keysift.runs.layout import LAST, MANIFEST, name_of, steps
@@ -53,7 +54,7 @@ def point(folder: Path, name: str) -> None:
 def verify(path: Path) -> None:
     """Refuses a checkpoint of which any file is missing or changed."""
     try:
-        wanted = json.loads((path / MANIFEST).read_text())
+        wanted = jsons.loads((path / MANIFEST).read_text())
     except (OSError, ValueError) as error:
         raise DataError(f"{path} has no readable {MANIFEST} ({error}); {_instead(path)}") from error
     for name, (size, digest) in wanted.items():
@@ -65,7 +66,7 @@ def verify(path: Path) -> None:
 
 
 def progress(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((path / PROGRESS).read_text())
+    found: dict[str, Any] = jsons.loads((path / PROGRESS).read_text())
     return found
 
 

@@ -14,6 +14,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from keysift.core import jsons
 from keysift.core.disk import write_whole
 from keysift.core.errors import DataError
 from keysift.models.save import CONFIG, WEIGHTS
@@ -60,7 +61,7 @@ class Run:
         if not holds_a_run(self.path):
             raise DataError(f"{self.path} holds no run: {TRAIN} is missing; start one with --out")
         try:
-            return json.loads(file.read_text())
+            return jsons.loads(file.read_text())
         except (ValueError, RecursionError) as error:
             raise DataError(f"{file} is not JSON ({error}); start a new run with --out") from error
 
@@ -100,7 +101,7 @@ class Run:
         if not path.is_file():
             return []
         try:
-            found = json.loads(path.read_text())
+            found = jsons.loads(path.read_text())
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path} is not JSON ({error}); move it away to resume the run") from error
         if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):

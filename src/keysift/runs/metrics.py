@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from keysift.core import jsons
 from keysift.core.disk import write_whole
 from keysift.runs.layout import METRICS
 
@@ -39,7 +40,7 @@ def last(path: Path) -> dict[str, Any]:
 
 def _line(text: str | bytes) -> dict[str, Any] | None:
     try:
-        found = json.loads(text)
+        found = jsons.loads(text)
     except (ValueError, RecursionError):
         return None
     if not isinstance(found, dict) or type(found.get("step")) is not int:

@@ -1,11 +1,11 @@
 """What became of a run, read from its directory without loading a model. Free of torch."""
 
 import itertools
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from keysift.core import jsons
 from keysift.core.config import config
 from keysift.core.errors import DataError
 from keysift.runs.earlier import upgraded
@@ -61,7 +61,7 @@ class Summary:
 
 def summary(run: Path) -> Summary:
     try:
-        told = json.loads((run / TRAIN).read_text())
+        told = jsons.loads((run / TRAIN).read_text())
         settings, parameters = upgraded(told["config"]), int(told["parameters"])
         arch, data, wanted = settings["arch"], settings["data"], settings["steps"]
         if not (isinstance(arch, str) and isinstance(data, str) and (wanted is None or type(wanted) is int)):
@@ -104,7 +104,7 @@ def _state(run: Path, wanted: int | None) -> str:
 def ending(run: Path) -> str | None:
     """How the newest session ended, if it says so."""
     try:
-        newest = json.loads((run / ENVIRONMENT).read_text())[-1]
+        newest = jsons.loads((run / ENVIRONMENT).read_text())[-1]
         return str(newest["ended"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None

@@ -1,10 +1,10 @@
 """Which runs a sweep makes: a list of settings crossed with a grid."""
 
 import itertools
-import json
 import os
 from typing import Any
 
+from keysift.core import jsons
 from keysift.core.errors import ConfigError
 from keysift.train.config import TrainConfig
 from keysift.train.settings import apply, names
@@ -42,6 +42,6 @@ def _setting(word: str) -> tuple[str, str]:
 def _value(text: str) -> Any:
     """A number, true or false where it reads as one, else the text."""
     try:
-        return json.loads(text)
+        return jsons.loads(text)
     except ValueError:
         return text

@@ -1,6 +1,5 @@
 """The demo's training: a small Multiscreen on the built-in corpus for a given time, sampled before and after."""
 
-import shutil
 from pathlib import Path
 
 import torch
@@ -11,7 +10,7 @@ from keysift.models.kinds import build
 from keysift.models.language import count
 from keysift.models.save import load
 from keysift.nn.inference import Inference
-from keysift.runs.layout import METRICS, holds_a_run
+from keysift.runs.layout import METRICS
 from keysift.runs.metrics import read
 from keysift.train.config import TrainConfig
 from keysift.train.loop import train
@@ -23,12 +22,10 @@ PROMPT, LENGTH = "def ", 160
 
 
 def demo_training(seconds: float, out: Path, *, show: bool = True) -> DemoTraining:
-    """Trains in `out`, where an earlier demo run is overwritten."""
+    """Trains in `out`, a new run."""
     config = TrainConfig(
         model=MultiscreenArch.psi(6), context=128, minutes=seconds / 60, sample_tokens=0, save_every=1_000_000
     )
-    if holds_a_run(out):
-        shutil.rmtree(out)
     untrained = build(
         model_config(config, Bytes.vocab_size),
         torch.Generator().manual_seed(config.seed),

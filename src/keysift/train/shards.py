@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
+from keysift.core import jsons
 from keysift.core.config import config, from_dict
 from keysift.core.errors import ConfigError, DataError
 
@@ -58,7 +59,7 @@ def write_index(folder: Path) -> None:
     for path in sorted(folder.glob("shard-*.safetensors")):
         with safe_open(path, "pt") as shard:
             for name, place in shard.metadata().items():
-                shape, first = json.loads(place)
+                shape, first = jsons.loads(place)
                 rows = _rows(shard.get_slice(name).get_shape())
                 entry = found.setdefault(name, {"shape": shape, "parts": []})
                 entry["parts"].append({"file": path.name, "first": first, "rows": rows})
@@ -72,7 +73,7 @@ def read_index(folder: Path) -> dict[str, Entry]:
             f"its model still loads and generates, but to train on, start a new run with --out"
         )
     try:
-        found = {name: from_dict(Entry, entry) for name, entry in json.loads((folder / INDEX).read_text()).items()}
+        found = {name: from_dict(Entry, entry) for name, entry in jsons.loads((folder / INDEX).read_text()).items()}
     except (ValueError, RecursionError, AttributeError, ConfigError) as error:
         raise DataError(
             f"{folder / INDEX} does not describe training state ({error}); remove the checkpoint"

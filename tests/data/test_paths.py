@@ -1,0 +1,120 @@
+"""Folders and globs of other people: links in circles, archives, bombs, deep trees; each file is read once."""
+
+import gzip
+import io
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keysift.data import files
+from keysift.data.files import LocalFiles
+from keysift.data.shards import build
+from tests.refusals import refuses
+
+
+def names(spec: Path | str) -> list[str]:
+    return [path.name for path in LocalFiles(str(spec)).paths]
+
+
+def test_links_that_lead_in_circles_end_and_multiply_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "one.txt").write_text("one")
+    (tmp_path / "a" / "b" / "two.txt").write_text("two")
+    for number, folder in enumerate((tmp_path, tmp_path / "a", tmp_path / "a" / "b")):
+        for target in (tmp_path, tmp_path / "a"):
+            (folder / f"up{number}{target.name}").symlink_to(target)
+    (tmp_path / "self").symlink_to(tmp_path / "self")
+    (tmp_path / "again.txt").symlink_to(tmp_path / "a" / "one.txt")
+    (tmp_path / "broken.txt").symlink_to(tmp_path / "nowhere.txt")
+    assert sorted(names(tmp_path)) == ["one.txt", "two.txt"]
+    assert sorted(names(f"{tmp_path}/**/*.txt")) == ["one.txt", "two.txt"]
+
+
+def test_a_link_to_a_folder_elsewhere_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "x.md").write_text("x")
+    (tmp_path / "texts" / "link").symlink_to(tmp_path / "elsewhere")
+    assert names(tmp_path / "texts") == ["x.md"]
+
+
+def test_a_tree_deeper_than_python_can_follow(tmp_path: Path) -> None:
+    here = tmp_path
+    for _ in range(1200):
+        here = here / "d"
+        here.mkdir()
+    (here / "x.txt").write_text("x")
+    assert names(tmp_path) == ["x.txt"]
+    (here / "x.txt").unlink()
+    while here != tmp_path:  # pytest's own tidying cannot follow it
+        here.rmdir()
+        here = here.parent
+
+
+def test_globs_skip_hidden_names_unless_they_say_so(tmp_path: Path) -> None:
+    for name in ("a.txt", ".b.txt"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "c.txt").write_text("x")
+    assert names(f"{tmp_path}/**/*.txt") == ["a.txt"]
+    assert names(f"{tmp_path}/.b*") == [".b.txt"]
+    with refuses("no file matches"):
+        names(tmp_path / "nothing.txt")
+
+
+def packed(path: Path, data: bytes) -> None:
+    path.write_bytes(gzip.compress(data))
+
+
+def test_of_compressed_files_a_folder_gives_those_that_are_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    text = "déjà vu, "
+    packed(folder / "notes.gz", (text * 900).encode())
+    packed(folder / "log.1.gz", (text * 90).encode())
+    packed(folder / "page.html.gz", b"<p>")
+    array = io.BytesIO()
+    np.save(array, np.arange(9.0))
+    packed(folder / "x.npy.gz", array.getvalue())
+    packed(folder / "empty.gz", b"")
+    (folder / "damaged.gz").write_bytes(b"no gzip at all")
+    with tarfile.open(folder / "y.tar.gz", "w:gz") as archive:
+        archive.add(folder / "notes.gz", "notes.gz")
+    assert names(folder) == ["empty.gz", "log.1.gz", "notes.gz", "page.html.gz"]
+    build(str(folder), "bytes", tmp_path / "c")
+    said = capsys.readouterr().err
+    assert all(f"{name}: it is compressed, and not text" in said for name in ("x.npy.gz", "y.tar.gz", "damaged.gz"))
+    with refuses("is not UTF-8 text"):
+        list(LocalFiles(str(folder / "x.npy.gz")).documents())
+
+
+@pytest.mark.parametrize("name", ["bomb.txt.gz", "bomb.jsonl.gz"])
+def test_a_bomb_has_a_limit(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "FREE_UNPACKED", 2**22)
+    monkeypatch.setattr(files, "MOST_UNPACKED", 20)
+    packed(tmp_path / name, b"0" * 2**25)
+    with refuses("unpacks to more than 4,194,304 bytes, 20 times its size"):
+        for _ in LocalFiles(str(tmp_path / name)).documents():
+            pass
+    packed(tmp_path / name, b'{"text": "0"}\n' * 2**17)
+    assert sum(len(document.text) for document in LocalFiles(str(tmp_path / name)).documents()) >= 2**17
+
+
+@pytest.mark.parametrize("name", ["a.txt.gz", "a.jsonl.gz", "a.txt"])
+def test_progress_counts_what_is_read(name: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lines = b"".join(b'{"text": "%d"}\n\n' % number for number in rng.integers(0, 2**60, 20_000))
+    if name.endswith(".gz"):
+        packed(tmp_path / name, lines)
+    else:
+        (tmp_path / name).write_bytes(lines)
+    (tmp_path / "b.txt").write_bytes(lines)
+    source = LocalFiles(str(tmp_path))
+    places = [source.position for _ in source.documents()]
+    assert places == sorted(places)
+    assert 0 < places[0] < source.size / 2
+    assert source.position == source.size == sum(path.stat().st_size for path in tmp_path.iterdir())
