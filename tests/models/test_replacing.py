@@ -84,6 +84,7 @@ for number in range(10_000):
 """
 
 
+@pytest.mark.slow
 def test_a_reader_in_a_loop_meets_whole_models_only(tmp_path: Path) -> None:
     """The two models differ in sizes and in what no size shows: a mixture would be refused, or worse, load."""
     run, root = tmp_path / "run", Path(__file__).parent.parent.parent
