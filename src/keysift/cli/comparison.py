@@ -5,11 +5,10 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from keysift.cli import output
 from keysift.core.config import config
-from keysift.core.shown import shown
+from keysift.core.shown import shown, styled
 from keysift.runs.compare import Compared, Comparison, Group
 from keysift.runs.summary import sparkline
 
@@ -30,11 +29,11 @@ class Column:
 def print_comparison(found: Comparison, console: Console) -> None:
     shared = _shared(found.runs)
     if shared:
-        console.print(Text(shared), soft_wrap=True)
+        console.print(styled(shared), soft_wrap=True)
     if found.groups:
-        console.print(Text("\nMean over seeds, best first"), soft_wrap=True)
+        console.print(styled("\nMean over seeds, best first"), soft_wrap=True)
         _print(_of_groups(found), [one.best for one in found.groups], console)
-        console.print(Text("\nEvery run, best first"), soft_wrap=True)
+        console.print(styled("\nEvery run, best first"), soft_wrap=True)
     _print(_of_runs(found), [one.best for one in found.runs], console)
 
 
@@ -110,10 +109,10 @@ def _print(columns: list[Column], best: list[bool], console: Console) -> None:
             width=min(column.width - 1, room + min(column.width, _NAME) - 1) if fold else None,
         )
     for at, marked in enumerate(best):
-        table.add_row(*(Text(column.cells[at]) for column in kept), style="bold" if marked else None)
+        table.add_row(*(styled(column.cells[at]) for column in kept), style="bold" if marked else None)
     console.print(table)
     if left_out:
-        console.print(Text(f"no room for {', '.join(left_out)}; widen the terminal, or keysift runs --json"))
+        console.print(styled(f"no room for {', '.join(left_out)}; widen the terminal, or keysift runs --json"))
 
 
 def _shared(runs: Sequence[Compared]) -> str:

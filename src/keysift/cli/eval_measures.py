@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.progress import BarColumn, TextColumn
+from rich.progress import BarColumn
 
 from keysift.cli import eval as verbs
 from keysift.cli import output
+from keysift.core import jsons
 from keysift.core.config import from_dict, to_dict
 from keysift.core.disk import write_whole
 from keysift.core.errors import RangeError
 from keysift.core.live import Live
+from keysift.core.shown import Words
 from keysift.evaluate import losses, measured, tasks, texts, tiles
 from keysift.evaluate import positions as by_position
 from keysift.evaluate import retrieval as grids
@@ -132,7 +134,7 @@ def _cells(path: Path, subject: Mapping[str, Any]) -> Iterator[measured.Cell]:
         return
     for line in path.read_text().splitlines():
         try:
-            told = json.loads(line)
+            told = jsons.loads(line)
             if told["subject"] == subject:
                 yield from_dict(measured.Cell, told["cell"])
         except (ValueError, KeyError, TypeError):
@@ -143,7 +145,7 @@ class _Progress:
     """One bar for a measure."""
 
     def __init__(self, total: int) -> None:
-        self.live = Live(BarColumn(), TextColumn("{task.description}"), show=True, transient=True)
+        self.live = Live(BarColumn(), Words("{task.description}"), show=True, transient=True)
         self._total, self._done = total, 0
         if self.live.bars is not None:
             self._task = self.live.bars.add_task("starting", total=float(total))

@@ -41,7 +41,7 @@ VERBS = (
 
 
 # Of these, a sweep leaves computing to its runs, which share the cores; doctor says what the others would do.
-COMPUTING = ("check", "train", "generate", "demo", "bench", "sweep", "inspect", "doctor")
+COMPUTING = ("check", "train", "generate", "demo", "bench", "sweep", "eval", "inspect", "compare", "doctor")
 _BUSY = Busy()
 PLUGINS = "KEYSIFT_PLUGINS"
 _ABOUT = "Attention that can say no. --plugin MODULE, anywhere, imports a module with mechanisms of your own."
