@@ -1,6 +1,7 @@
 """The command line as a user meets it: real processes, real output."""
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -158,3 +159,25 @@ def test_a_demo_keeps_the_run_of_an_earlier_one(tmp_path: Path) -> None:
     for wrong in (float("nan"), float("inf"), -1.0):
         with refuses("--seconds must be a number of seconds"):
             demo.run(demo.Args(out=tmp_path / "x.html", seconds=wrong))
+
+
+def test_what_the_system_refuses_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    for argv in (
+        ["demo", "--seconds", "0", "--out", str(tmp_path)],
+        ["demo", "--seconds", "0", "--out", str(tmp_path / "file" / "x.html")],
+        ["data", "build", "abcdigits:documents=3", "--out", "a" * 300],
+        ["generate", "a" * 300, "--prompt", "a"],
+    ):
+        assert _main(argv) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_standard_output_that_is_closed_or_full() -> None:
+    command = f"{shlex.quote(sys.executable)} -P -m keysift presets --json"
+    for redirected, code, said in ((">&-", 0, ""), (">/dev/full", 2, "No space left on device")):
+        done = subprocess.run(f"{command} {redirected}", shell=True, check=False, capture_output=True, text=True)
+        assert done.returncode == code, done.stderr
+        assert said in done.stderr
+        assert len(done.stderr.splitlines()) == (1 if said else 0), done.stderr

@@ -118,6 +118,7 @@ def test_what_cannot_be_a_prompt_or_a_setting_is_one_line(
         "got -3": ("--prompt", "a", "--seed", "-3"),
         "max_new_tokens must be at least 1": ("--prompt", "a", "--max-new-tokens", "0"),
         "give expand_windows that number": ("--prompt", "a", "--expand-windows"),
+        "1 to 2**53 - 1": ("--prompt", "a", "--expand-windows", str(10**30)),
     }
     for text, flags in told.items():
         refused(text, str(run), *flags, capsys=capsys)

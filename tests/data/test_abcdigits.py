@@ -136,7 +136,7 @@ def test_refusals() -> None:
         texts(n_lines=49)
     with refuses("depth is a share of the context, from 0 to 1, got 1.5"):
         texts(depth=1.5)
-    with refuses("at least 2 digits, got n_digits 1"):
+    with refuses("2 to 18 digits, got n_digits 1"):
         texts(n_digits=1)
     with refuses("50 lines, 449 tokens of bytes; got a budget of 448"):
         next(texts_within(Bytes(), 448))

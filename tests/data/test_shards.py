@@ -1,5 +1,6 @@
 import os
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from keysift.data import Bytes, Corpus, Document, Tokenizer, bpe, build, open_co
 from keysift.data.shards import cache_folder
 from keysift.data.sources import Generated, Source
 from tests.refusals import refuses
+from tests.train.crash_points import child, watch
 
 
 class Texts:
@@ -231,3 +233,55 @@ def test_a_build_under_way_elsewhere_is_left_alone(tmp_path: Path) -> None:
 def test_a_tokenizer_of_ones_own(tmp_path: Path) -> None:
     tokenizer: Tokenizer = Bytes()
     assert everything(build(of(["hi"]), tokenizer, tmp_path / "c", show=False)) == [104, 105, 256]
+
+
+def test_what_cannot_fit_is_refused_before_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with refuses(r"abcdigits would take about [\d,.]+ GB and .* GB free; ask for less"):
+        build("abcdigits:documents=1000000000000000", "bytes", tmp_path / "c")
+    with refuses("2 to 18 digits, got n_digits 1000000"):
+        build("abcdigits:n_digits=1000000", "bytes", tmp_path / "c")
+    (tmp_path / "a.txt").write_text("x" * 1000)
+    usage = shutil.disk_usage(tmp_path)
+    for free, fits in ((2000, True), (1999, False)):
+        monkeypatch.setattr("keysift.data.shards.shutil.disk_usage", lambda _, free=free: usage._replace(free=free))
+        if fits:
+            build(str(tmp_path / "a.txt"), "bytes", tmp_path / f"c{free}")
+        else:
+            with refuses("would take about"):
+                build(str(tmp_path / "a.txt"), "bytes", tmp_path / f"c{free}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "c2000"]
+
+
+def test_a_vocabulary_beyond_32_bits(tmp_path: Path) -> None:
+    with refuses("ids have 32 bits; got vocab_size 999999999999999999"):
+        build("abcdigits:documents=3", f"bpe:{'9' * 18}", tmp_path / "c")
+
+
+def test_killed_at_any_moment_a_build_leaves_a_whole_corpus_or_none(tmp_path: Path) -> None:
+    moments = 0
+    for moment in range(200):
+        folder = tmp_path / str(moment)
+        folder.mkdir()
+
+        def work(folder: Path = folder, moment: int = moment) -> None:
+            left = moment
+
+            def see(event: str) -> None:
+                nonlocal left
+                if left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                left -= 1
+
+            watch(folder, see)
+            build("abcdigits:documents=30", "bytes", folder / "c", show=False)
+
+        ended = child(work)
+        if (folder / "c").exists():
+            assert open_corpus(folder / "c", verify="always").index.documents == 30
+        assert build("abcdigits:documents=30", "bytes", folder / "c", show=False).index.documents == 30
+        assert [path.name for path in folder.iterdir()] == ["c"]
+        moments += 1
+        if ended == 0:
+            break
+    assert ended == 0
+    assert moments > 5, "too few moments were tried"

@@ -131,7 +131,7 @@ def test_refusals(trained: bpe.BPE, tmp_path: Path) -> None:
         load_tokenizer(tmp_path)
     with refuses("'bpe:300' is trained on a corpus"):
         find_tokenizer("bpe:300")
-    with refuses("needs 256 bytes and an end token, got vocab_size 256"):
+    with refuses("needs 256 bytes and an end token, .* got vocab_size 256"):
         bpe.train([TEXT], vocab_size=256)
     (tmp_path / "tokenizer.json").write_text("{}")
     with refuses("is not a tokenizer.json"):

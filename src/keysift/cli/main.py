@@ -10,7 +10,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
 from io import StringIO, TextIOWrapper
 from types import ModuleType
-from typing import Annotated, Any, Union
+from typing import Annotated, Any, TextIO, Union
 
 import tyro
 
@@ -163,10 +163,26 @@ def _load_plugins(named: list[str]) -> None:
             load_module(name)
 
 
-def _main(argv: list[str]) -> int:
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # a letter the terminal has not is spelled out
+def _make_streams_safe() -> None:
+    """A letter the terminal has not is spelled out, and what was closed (>&-) takes text and drops it."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        elif isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def _abandon(stream: TextIO) -> None:
+    """Python would flush it once more when it ends, and complain."""
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _main(argv: list[str]) -> int:
+    _make_streams_safe()
     try:
         argv, plugins = _without_plugins(argv)
         argv, choice = choose_threads(argv)
@@ -182,9 +198,12 @@ def _main(argv: list[str]) -> int:
             output.print_note(f"keysift: {shown(error)}")
         return 2
     except BrokenPipeError:
-        # `keysift ... | head`: the reader has enough. Python would flush once more when it ends, and complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
+        _abandon(sys.stdout)
+        return 128 + signal.SIGPIPE  # `keysift ... | head`: the reader has enough
+    except OSError as error:  # a full disk, a folder that may not be written, a name too long
+        output.print_note(f"keysift: {shown(error)}")
+        _abandon(sys.stdout)
+        return 2
     except KeyboardInterrupt:
         return 130
     return found or 0

@@ -19,6 +19,7 @@ from keysift.data.tokenizer import Tokenizer
 
 LETTERS = len(ascii_uppercase)
 FEWEST_LINES = 50
+MOST_DIGITS = 18  # what Python samples from is counted in 64 bits
 
 
 class Question(NamedTuple):
@@ -56,8 +57,10 @@ def texts_within(
 def _check(depth: float, n_digits: int) -> None:
     if not 0 <= depth <= 1:
         raise RangeError(f"depth is a share of the context, from 0 to 1, got {depth:g}")
-    if n_digits < 2:
-        raise RangeError(f"{LETTERS} letters need different numbers, so at least 2 digits, got n_digits {n_digits}")
+    if not 2 <= n_digits <= MOST_DIGITS:
+        raise RangeError(
+            f"{LETTERS} letters need different numbers, so 2 to {MOST_DIGITS} digits, got n_digits {n_digits}"
+        )
 
 
 def _instance(rng: random.Random, n_lines: int, depth: float, n_digits: int, letters: str = ascii_uppercase) -> str:

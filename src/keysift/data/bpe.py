@@ -93,9 +93,10 @@ class BPE:
 
 def train(texts: Iterable[str], vocab_size: int) -> BPE:
     """A byte-level BPE in the manner of GPT-2, learned from `texts`; the last id ends documents."""
-    if vocab_size < 257:
+    if not 257 <= vocab_size <= 2**32:
         raise RangeError(
-            f"a byte-level BPE needs 256 bytes and an end token, got vocab_size {vocab_size}; pass 257 or more"
+            f"a byte-level BPE needs 256 bytes and an end token, and ids have 32 bits; got vocab_size {vocab_size}, "
+            f"pass 257 to 2**32"
         )
     engine = Engine(models.BPE())
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

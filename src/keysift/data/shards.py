@@ -9,6 +9,7 @@ Everything is written to a folder beside the target, which gets its name only wh
 import hashlib
 import json
 import os
+import shutil
 from collections import deque
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,7 +20,7 @@ from keysift.core.errors import DataError, RangeError
 from keysift.core.threads import examine
 from keysift.data.corpus import FORMAT, INDEX, Corpus, open_corpus, read_index, write_index
 from keysift.data.progress import Meter
-from keysift.data.sources import Document, Source, find_source
+from keysift.data.sources import Document, Generated, Source, find_source
 from keysift.data.tokenizer import Bytes, Ids, Tokenizer, find_tokenizer, save_tokenizer, utf8
 from keysift.data.workers import encode_chunks
 from keysift.data.writer import Fact, Writer, fresh
@@ -84,6 +85,7 @@ def build(
             chosen = _tokenizer(tokenizer, source, show)
             if workers is None:
                 workers = 1 if isinstance(chosen, Bytes) else examine().usable
+            _check_room(source, chosen, folder)
             meter = Meter(f"tokenising {source.name}", source.size, show=show)
             with closing(Writer(folder, chosen, shard_tokens)) as writer, meter.live:
                 for note in source.notes:
@@ -100,6 +102,22 @@ def build(
             raise
         return _reuse(out, key)  # another process was faster
     return open_corpus(out)
+
+
+def _check_room(source: Source, tokenizer: Tokenizer, folder: Path) -> None:
+    """Refuses what cannot fit before any of it is written."""
+    if isinstance(source, Generated):
+        size = len(source.recipe.document(0).text) * source.recipe.documents
+    else:
+        size = source.size or 0
+    # Bytes become two each. A BPE's tokens are longer: eight bytes of text for two are more than any we know packs.
+    needed = 2 * size if isinstance(tokenizer, Bytes) else size // 4
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise DataError(
+            f"{source.name} would take about {needed / 1e9:,.1f} GB and {folder.parent} has {free / 1e9:,.1f} GB free; "
+            f"ask for less, or make room"
+        )
 
 
 def _key(source: Source, tokenizer: str | Tokenizer) -> str:

@@ -15,9 +15,9 @@ class Inference:
     """Divides every position before RoPE turns by it."""
 
     def __post_init__(self) -> None:
-        if self.expand_windows is not False and self.expand_windows < 1:
+        if self.expand_windows is not False and not 1 <= self.expand_windows < 2**53:
             raise RangeError(
-                f"expand_windows is the training length, at least 1, got {self.expand_windows}; "
+                f"expand_windows is the training length, 1 to 2**53 - 1, got {self.expand_windows}; "
                 f"leave it False to keep every window"
             )
         if not 0 < self.rope_factor < float("inf"):
