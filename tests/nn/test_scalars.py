@@ -10,6 +10,7 @@ from keysift.mechanisms.gates import output_head_gate, value_gate
 from keysift.mechanisms.screening import SCREENING
 from keysift.mechanisms.softmax import SOFTMAX
 from keysift.mechanisms.spec import Mechanism, Per, Promise, Scalar, Site
+from keysift.models.multiscreen import Multiscreen, MultiscreenConfig
 from keysift.nn.inference import Inference
 from keysift.nn.scalars import Scalars
 
@@ -71,3 +72,21 @@ def test_a_window_is_no_reason_to_forget_where_a_refused_key_still_counts() -> N
         SCREENING, name="counting", holds=SCREENING.holds - {Promise.REFUSED_INERT, Promise.ABSOLUTE}
     )
     assert made(counting).reach(Inference()) == [math.inf] * 4
+
+
+@torch.no_grad()
+def test_numbers_are_linked_anew_when_they_change() -> None:
+    """Decoding asks for the same scalars at every token; whoever changes a parameter, by whatever way, is heard."""
+    model = Multiscreen(MultiscreenConfig.psi(2, vocab_size=11))
+    scalars, x, plain = model.layers[0].scalars, torch.zeros(1, 1, 4), Inference()
+    first = scalars(x, plain)
+    assert scalars(x, plain) is first, "made once"
+    torch.testing.assert_close(first["window"].flatten(), scalars.s_w.exp() + 1)
+    for change in (lambda p: p.add_(0.5), lambda p: p.data.add_(0.5), lambda p: setattr(p, "data", p + 0.5)):
+        change(scalars.s_w)
+        torch.testing.assert_close(scalars(x, plain)["window"].flatten(), scalars.s_w.exp() + 1)
+    assert scalars(x, Inference(expand_windows=1))["reach"].isinf().all()
+    assert scalars(x, plain)["reach"].isfinite().all()
+    assert scalars(x.double(), plain)["window"].dtype == torch.float64
+    with torch.enable_grad():
+        assert scalars(x, plain)["window"].requires_grad

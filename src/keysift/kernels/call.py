@@ -22,6 +22,10 @@ Value = Tensor | float
 Scalars = Mapping[str, Value]
 
 
+class Aligned(dict[str, Tensor]):
+    """Scalars that `align` has checked and shaped already: what does not change from call to call is looked at once."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Call:
     """q is B (H M) T K, k is B (G N) S K, v is B G S V; scalars are aligned to broadcast against B H T S."""
@@ -117,7 +121,9 @@ def check(
         keep=keep,
         bias=bias,
         scale=_scale(mechanism, scale, q.shape[3]),
-        scalars=align(mechanism, scalars, site, sizes, carry=carrier(q), device=q.device),
+        scalars=scalars
+        if isinstance(scalars, Aligned)
+        else align(mechanism, scalars, site, sizes, carry=carrier(q), device=q.device),
     )
 
 
@@ -228,7 +234,7 @@ def align(
     *,
     carry: torch.dtype,
     device: torch.device,
-) -> dict[str, Tensor]:
+) -> Aligned:
     """Every scalar the mechanism needs, given or default, checked and shaped to broadcast."""
     given = given or {}
     known = [scalar.name for scalar in mechanism.scalars]
@@ -237,7 +243,7 @@ def align(
             raise UnknownNameError(
                 f"{mechanism.name} has no scalar {name!r}; {nearest(name, known)}it takes: {', '.join(known) or 'none'}"
             )
-    aligned: dict[str, Tensor] = {}
+    aligned = Aligned()
     for scalar in mechanism.scalars:
         if scalar.name not in given and scalar.follows is not None:
             aligned[scalar.name] = aligned[scalar.follows]

@@ -146,7 +146,7 @@ class Positions:
     def seeing(self, first: Sequence[int], count: Sequence[int], keys: int) -> Self:
         """The same queries, with keys of a cache: in row b, count[b] of them, which count up from first[b]."""
         if self.at is None:
-            return replace(self, keys=keys, key_first=first[0])
+            return type(self)(queries=self.queries, keys=keys, first=self.first, key_first=first[0])
         device = self.at.device
         number = torch.arange(keys, device=device)
         first_B, count_B = (torch.tensor(x, dtype=torch.int64, device=device)[:, None, None] for x in (first, count))

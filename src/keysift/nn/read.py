@@ -72,4 +72,4 @@ def _remember(
         for name, per in of_keys.items()
     }
     first = [reading.append.start + number for number in held.first]
-    return k, held.entries["v"], scalars | past, reading.positions.seeing(first, held.count, s)
+    return k, held.entries["v"], scalars | past if past else scalars, reading.positions.seeing(first, held.count, s)

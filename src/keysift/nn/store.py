@@ -108,14 +108,20 @@ class Store:
                 first,
                 count,
             )
-        number_S = torch.arange(width, device=self.offset_G.device)
+        device, heads = self.offset_G.device, len(self.limits)
         if len(set(first)) == 1:
-            slot_GS = self.offset_G[:, None] + (first[0] + number_S) % self.capacity_G[:, None]
-            return InOrder({name: tensor[:, slot_GS] for name, tensor in self.entries.items()}, first, count)
-        first_B = torch.tensor(first, device=number_S.device)[:, None, None]
-        slot_BGS = self.offset_G[:, None] + (first_B + number_S) % self.capacity_G[:, None]
-        row_B = torch.arange(self.batch, device=number_S.device)[:, None, None]
-        return InOrder({name: tensor[row_B, slot_BGS] for name, tensor in self.entries.items()}, first, count)
+            number_S = torch.arange(first[0], first[0] + width, device=device)
+            slot_X = (self.offset_G[:, None] + number_S % self.capacity_G[:, None]).flatten()
+            # Whole rows at a time: several times quicker than indexing with a matrix.
+            taken = {name: tensor.index_select(1, slot_X) for name, tensor in self.entries.items()}
+        else:
+            first_B = torch.tensor(first, device=device)[:, None, None]
+            slot_BGS = (first_B + torch.arange(width, device=device)) % self.capacity_G[:, None]
+            row_B = torch.arange(self.batch, device=device)[:, None, None] * (self.slots + 1)
+            slot_X = (row_B + self.offset_G[:, None] + slot_BGS).flatten()
+            taken = {name: tensor.flatten(0, 1).index_select(0, slot_X) for name, tensor in self.entries.items()}
+        entries = {name: x.view(self.batch, heads, width, x.shape[-1]) for name, x in taken.items()}
+        return InOrder(entries, first, count)
 
     def _put(self, new: Mapping[str, Tensor], append: Append) -> None:
         device, tokens = self.offset_G.device, next(iter(new.values())).shape[2]
