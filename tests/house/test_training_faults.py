@@ -134,8 +134,8 @@ def hashes_not_compared(patch: Patch) -> None:
     patch.setattr(checkpoint, "_sha256", lambda path: "")
 
 
-def rename_before_the_manifest(patch: Patch) -> None:
-    """What a killed process left counts as a checkpoint."""
+def leftovers_stay(patch: Patch) -> None:
+    """What a killed process left is never removed."""
     patch.setattr(checkpoint, "tidy", nothing)
 
 
@@ -205,7 +205,7 @@ FAULTS: list[tuple[Callable[[Patch], None], Test]] = [
     (everything_decays, decayed),
     (segments_ignored, test_validation.test_isolated_documents_are_learned_alone),
     (hashes_not_compared, _damaged),
-    (rename_before_the_manifest, _left_over),
+    (leftovers_stay, _left_over),
     (best_removed, test_directory.test_retention),
     (non_finite_loss_goes_on, test_diagnosis.test_a_non_finite_loss),
     (other_text_accepted, test_directory.test_other_text_is_refused),

@@ -74,12 +74,75 @@ def test_missing_files(run: Path) -> None:
 
 def test_what_a_killed_process_left_is_swept_away(run: Path) -> None:
     folder = run / "checkpoints"
-    (folder / ".step-00000006.writing").mkdir()
-    (folder / "step-00000005").mkdir()
-    (folder / "step-00000005" / "config.json").write_text("half")
-    assert layout.steps(folder) == [2, 4]
+    for name in (".step-00000006.writing", ".step-00000001.removing"):
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text("half")
     go_on(run)
     assert sorted(path.name for path in folder.iterdir()) == ["last", "step-00000004", "step-00000006"]
+
+
+def test_what_is_not_ours_is_not_swept_away(run: Path) -> None:
+    folder = run / "checkpoints"
+    kept = (".git", "step-00000005", "step-notes", ".step-mine.writing", ".step-00000007.writing.old")
+    for name in kept:
+        (folder / name).mkdir()
+        (folder / name / "mine.txt").write_text("mine")
+    (folder / ".step-00000009.writing").symlink_to(folder / ".git")
+    assert layout.steps(folder) == [2, 4]
+    go_on(run)
+    assert layout.saved(run) == 6
+    assert all((folder / name / "mine.txt").read_text() == "mine" for name in (*kept, ".step-00000009.writing"))
+
+
+def test_foreign_things_in_the_place_of_links_are_refused_and_stay(run: Path) -> None:
+    folder = run / "checkpoints"
+    (folder / "last").unlink()
+    (folder / "last").mkdir()
+    (folder / "last" / "mine.txt").write_text("mine")
+    with refuses("last is a folder that is not this run's; move it away to resume"):
+        go_on(run)
+    assert (folder / "last" / "mine.txt").read_text() == "mine"
+    shutil.rmtree(folder / "last")
+    (run / "config.json").unlink()
+    (run / "config.json").write_text("mine")
+    with refuses("config.json is a file that is not this run's; move it away to resume"):
+        go_on(run)
+    assert (run / "config.json").read_text() == "mine"
+
+
+MANIFESTS = [
+    "[]",
+    "{",
+    "3",
+    '{"a": 3}',
+    '{"a": [1]}',
+    '{"../../x": [1, "0"]}',
+    '{"/etc/passwd": [1, "0"]}',
+    "[" * 99999,
+]
+
+
+@pytest.mark.parametrize("text", MANIFESTS, ids=range(len(MANIFESTS)))
+def test_a_manifest_that_is_none(run: Path, text: str) -> None:
+    (run / "checkpoints" / "step-00000004" / "manifest.json").write_text(text)
+    with refuses("step-00000004 has no readable manifest.json .*remove the folder"):
+        go_on(run)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"step": 4}', '{"step": "4"}'])
+def test_progress_that_is_none(run: Path, text: str) -> None:
+    """Also when the manifest was made to fit."""
+    newest = run / "checkpoints" / "step-00000004"
+    (newest / "progress.json").write_text(text)
+    resign(newest)
+    with refuses("progress.json does not say how far the run was .*remove the folder"):
+        go_on(run)
+
+
+def resign(path: Path) -> None:
+    """What somebody who changes a file would do next."""
+    (path / "manifest.json").unlink()
+    (path / "manifest.json").write_text(json.dumps(checkpoint._hashes(path)))
 
 
 def test_a_failure_names_what_is_left(tmp_path: Path) -> None:
@@ -90,7 +153,8 @@ def test_a_failure_names_what_is_left(tmp_path: Path) -> None:
 
     with refuses("saving step 3 in .* failed .*No space left on device.*no checkpoint was written yet"):
         together(full, tmp_path, 3, world)
-    with pytest.raises(OSError, match="No space"), checkpoint.written(tmp_path, 3, {}):
+    progress = checkpoint.Progress(step=3, best=None, best_step=None, seconds=0.0, processes=1)
+    with pytest.raises(OSError, match="No space"), checkpoint.written(tmp_path, progress):
         full()
     assert list(tmp_path.iterdir()) == []
 

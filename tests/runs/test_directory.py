@@ -158,8 +158,27 @@ def test_a_copied_run_goes_on(tiny: TrainConfig, tmp_path: Path) -> None:
     assert distance(ours, newest) == 0
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "config.json").write_text("{}")
-    with refuses("already holds a config.json; choose another --out"):
+    with refuses("already holds config.json; a run needs a folder of its own"):
         go(tiny, tmp_path / "foreign")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("notes.txt", ".git/HEAD", "checkpoints/step-00000005/mine", "checkpoints/.git/HEAD", "checkpoints/last/mine"),
+        *("diagnosis.json", "metrics.jsonl", "samples/mine.txt", "environment.json"),
+    ],
+)
+def test_a_folder_that_holds_anything_else_is_refused_and_left_alone(
+    tiny: TrainConfig, tmp_path: Path, name: str
+) -> None:
+    file = tmp_path / "mine" / name
+    file.parent.mkdir(parents=True)
+    file.write_text("mine")
+    with refuses("already holds .*; a run needs a folder of its own, choose another --out"):
+        go(tiny, tmp_path / "mine")
+    assert [path for path in (tmp_path / "mine").rglob("*") if path.is_file()] == [file]
+    assert file.read_text() == "mine"
 
 
 def test_a_lost_cache_does_not_lose_the_run(tiny: TrainConfig, corpus: Path, tmp_path: Path) -> None:

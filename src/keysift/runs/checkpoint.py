@@ -11,18 +11,20 @@ All is written to a folder beside, brought to disk and then renamed.
 
 import hashlib
 import json
+import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from keysift.core import jsons
+from keysift.core.config import config, from_dict, to_dict
 from keysift.core.disk import whole_folder
 from keysift.core.errors import DataError
 from keysift.runs.layout import LAST, MANIFEST, name_of, steps
 
 PROGRESS, STATE = "progress.json", "state"
+_LEFT = re.compile(r"\.step-[0-9]{8,}\.(writing|removing)")
 
 
 def working(folder: Path, step: int) -> Path:
@@ -30,21 +32,33 @@ def working(folder: Path, step: int) -> Path:
     return folder / f".{name_of(step)}.writing"
 
 
+@config
+class Progress:
+    """What of a run is not a tensor."""
+
+    step: int
+    best: float | None
+    """Lowest validation loss so far."""
+    best_step: int | None
+    seconds: float
+    """Of training, over all sessions."""
+    processes: int
+
+
 @contextmanager
-def written(folder: Path, step: int, progress: Mapping[str, Any]) -> Iterator[Path]:
+def written(folder: Path, progress: Progress) -> Iterator[Path]:
     """A folder to fill with state and model; after the block it is the newest checkpoint, hashed and on disk."""
     folder.mkdir(exist_ok=True)
-    with whole_folder(folder / name_of(step), working(folder, step)) as fresh:
+    name = name_of(progress.step)
+    with whole_folder(folder / name, working(folder, progress.step)) as fresh:
         yield fresh
-        (fresh / PROGRESS).write_text(json.dumps({"step": step, **progress}, indent=1) + "\n")
+        (fresh / PROGRESS).write_text(json.dumps(to_dict(progress), indent=1) + "\n")
         (fresh / MANIFEST).write_text(json.dumps(_hashes(fresh), indent=1) + "\n")
-    point(folder, name_of(step))
+    point(folder, name)
 
 
 def point(folder: Path, name: str) -> None:
     """Make `last` lead to a checkpoint, in one step."""
-    if (folder / LAST).is_dir() and not (folder / LAST).is_symlink():
-        shutil.rmtree(folder / LAST)  # a copy of the run made a folder of the link
     link = folder / f".{LAST}"
     link.unlink(missing_ok=True)
     link.symlink_to(name)
@@ -53,11 +67,7 @@ def point(folder: Path, name: str) -> None:
 
 def verify(path: Path) -> None:
     """Refuses a checkpoint of which any file is missing or changed."""
-    try:
-        wanted = jsons.loads((path / MANIFEST).read_text())
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} has no readable {MANIFEST} ({error}); {_instead(path)}") from error
-    for name, (size, digest) in wanted.items():
+    for name, (size, digest) in _manifest(path).items():
         file = path / name
         if not file.is_file():
             raise DataError(f"{file} is missing; {_instead(path)}")
@@ -65,9 +75,21 @@ def verify(path: Path) -> None:
             raise DataError(f"{file} is corrupt: it does not match its sha256; {_instead(path)}")
 
 
-def progress(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = jsons.loads((path / PROGRESS).read_text())
-    return found
+def _manifest(path: Path) -> dict[str, tuple[int, str]]:
+    try:
+        found = jsons.loads((path / MANIFEST).read_text())
+        if not isinstance(found, dict) or any(Path(name).is_absolute() or ".." in Path(name).parts for name in found):
+            raise ValueError("it should list files of the checkpoint")
+        return {name: (int(size), str(digest)) for name, (size, digest) in found.items()}
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(f"{path} has no readable {MANIFEST} ({error}); {_instead(path)}") from error
+
+
+def progress(path: Path) -> Progress:
+    try:
+        return from_dict(Progress, jsons.loads((path / PROGRESS).read_text()))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path / PROGRESS} does not say how far the run was ({error}); {_instead(path)}") from error
 
 
 def retain(folder: Path, *, last: int, every: int, best: int | None) -> None:
@@ -75,17 +97,16 @@ def retain(folder: Path, *, last: int, every: int, best: int | None) -> None:
     known = steps(folder)
     for step in known[:-last]:
         if step != best and not (every and step % every == 0):
-            path = folder / name_of(step)
-            # First the manifest: a removal that was cut short leaves no half checkpoint that looks whole.
-            (path / MANIFEST).unlink()
-            shutil.rmtree(path, ignore_errors=True)
+            # Renamed first: a removal that was cut short leaves no half checkpoint that looks whole.
+            gone = folder / f".{name_of(step)}.removing"
+            (folder / name_of(step)).rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
 
 
 def tidy(folder: Path) -> None:
-    """Remove what killed processes left."""
-    for path in folder.glob("*"):
-        unfinished = path.name.startswith("step-") and not (path / MANIFEST).exists()
-        if path.is_dir() and not path.is_symlink() and (path.name.startswith(".") or unfinished):
+    """Remove what killed processes left, and nothing else."""
+    for path in folder.glob(".step-*"):
+        if _LEFT.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
 
 

@@ -10,7 +10,9 @@ diagnosis.json      why a run stopped, if its loss was not finite
 """
 
 import fcntl
+import filecmp
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +42,18 @@ class Run:
         self._lock: Any = None
 
     def claim(self) -> None:
-        """Make room for a new run; refuses to write into another one or over a model."""
+        """Make room for a new run; refuses a folder that holds anything else, so that nothing of the user's is lost."""
         if holds_a_run(self.path):
             raise DataError(
                 f"{self.path} already holds a run; resume it with keysift train --resume {self.path}, or choose "
                 f"another --out"
             )
-        for name in (CONFIG, WEIGHTS):
-            if (self.path / name).exists():
-                raise DataError(f"{self.path} already holds a {name}; choose another --out")
         try:
+            foreign = [path.name for path in self.path.iterdir() if not _unused(path)] if self.path.exists() else []
+            if foreign:
+                raise DataError(
+                    f"{self.path} already holds {min(foreign)}; a run needs a folder of its own, choose another --out"
+                )
             for folder in (self.path, self.path / SAMPLES, self.path / HEADS, self.checkpoints):
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -62,7 +66,7 @@ class Run:
             raise DataError(f"{self.path} holds no run: {TRAIN} is missing; start one with --out")
         try:
             return jsons.loads(file.read_text())
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise DataError(f"{file} is not JSON ({error}); start a new run with --out") from error
 
     def lock(self) -> None:
@@ -84,6 +88,7 @@ class Run:
         path = newest(self.path)
         if path is not None:
             checkpoint.verify(path)
+            self._undo_copy(path)
             checkpoint.point(self.checkpoints, path.name)
             self.link_model()
 
@@ -92,9 +97,24 @@ class Run:
         last = Path(CHECKPOINTS) / LAST
         names = [path.name for path in (self.path / last).iterdir() if path.is_file()]
         for name in {*names, CONFIG, WEIGHTS} - {MANIFEST, checkpoint.PROGRESS}:
-            if not (self.path / name).is_symlink():
-                (self.path / name).unlink(missing_ok=True)  # a copy of the run made files of its links
-                (self.path / name).symlink_to(last / name)
+            link = self.path / name
+            if not link.is_symlink() and not link.exists():
+                link.symlink_to(last / name)
+
+    def _undo_copy(self, newest: Path) -> None:
+        """A copy that follows links makes files and a folder of them; those that equal the newest checkpoint go, and
+        anything else that stands in the place of a link is refused."""
+        last = self.checkpoints / LAST
+        if last.is_dir() and not last.is_symlink():
+            if not _same(last / MANIFEST, newest / MANIFEST):
+                raise DataError(f"{last} is a folder that is not this run's; move it away to resume")
+            shutil.rmtree(last)
+        for name in (path.name for path in newest.iterdir() if path.is_file()):
+            file = self.path / name
+            if file.is_file() and not file.is_symlink():
+                if not _same(file, newest / name):
+                    raise DataError(f"{file} is a file that is not this run's; move it away to resume")
+                file.unlink()
 
     def sessions(self) -> list[dict[str, Any]]:
         path = self.path / ENVIRONMENT
@@ -102,7 +122,7 @@ class Run:
             return []
         try:
             found = jsons.loads(path.read_text())
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise DataError(f"{path} is not JSON ({error}); move it away to resume the run") from error
         if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
             raise DataError(f"{path} is not a list of sessions; move it away to resume the run")
@@ -115,6 +135,17 @@ class Run:
         """Note in the newest session how it ended."""
         *before, newest = self.sessions()
         write_json(self.path / ENVIRONMENT, [*before, {**newest, "ended": how}])
+
+
+def _unused(path: Path) -> bool:
+    """What a start that was refused or killed leaves: empty folders, the lock, a file that was not yet renamed."""
+    if path.name in (SAMPLES, HEADS, CHECKPOINTS):
+        return path.is_dir() and not path.is_symlink() and not any(path.iterdir())
+    return path.name in (LOCK, f".{TRAIN}") and path.is_file()
+
+
+def _same(left: Path, right: Path) -> bool:
+    return left.is_file() and filecmp.cmp(left, right, shallow=False)
 
 
 def write_json(path: Path, value: Any) -> None:

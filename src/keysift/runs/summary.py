@@ -66,7 +66,7 @@ def summary(run: Path) -> Summary:
         arch, data, wanted = settings["arch"], settings["data"], settings["steps"]
         if not (isinstance(arch, str) and isinstance(data, str) and (wanted is None or type(wanted) is int)):
             raise TypeError("arch and data are text, steps is a number")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{run / TRAIN} does not describe a run ({error!r}); remove it or look elsewhere") from error
     lines = list(read(run / METRICS))
     last: dict[str, Any] = lines[-1] if lines else {}
@@ -106,7 +106,7 @@ def ending(run: Path) -> str | None:
     try:
         newest = jsons.loads((run / ENVIRONMENT).read_text())[-1]
         return str(newest["ended"])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+    except (OSError, ValueError, LookupError, TypeError):
         return None
 
 

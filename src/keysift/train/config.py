@@ -4,6 +4,7 @@ What is left out follows the paper's recipe for the architecture (arXiv:2604.011
 and a run directory keeps the resolved config.
 """
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -96,6 +97,11 @@ class TrainConfig:
     """Also send metrics there; each is an extra to install."""
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ConfigError(f"{name} must be a finite number, got {value:g}")
+        if not 0 <= self.seed < 2**63:
+            raise ConfigError(f"seed must lie in 0..2**63 - 1, got {self.seed}")
         _positive(self, "context", "batch_tokens", "micro_tokens", "save_every", "keep_last", "val_sequences")
         _not_negative(self, "sample_tokens", "keep_every", "final_lr", "warmup", "weight_decay", "clip")
         for name in ("steps", "minutes", "lr"):

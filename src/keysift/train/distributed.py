@@ -94,8 +94,8 @@ def find_device(device: str, local_rank: int) -> torch.device:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         place = torch.device(device)
-        torch.empty(0, device=place)
-    except (RuntimeError, AssertionError) as error:
+        float(torch.zeros((), device=place))  # meta has no numbers, and a GPU may be there but not usable
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ConfigError(f"device {device!r} cannot be used here ({error}); try cpu") from error
     return torch.device("cuda", local_rank) if place.type == "cuda" and place.index is None else place
 

@@ -16,6 +16,7 @@ from keysift.train.config import TrainConfig, changed, refuse_finished, resolve
 from keysift.train.costs import flops_per_token, state_bytes
 from keysift.train.distributed import World, find_device
 from keysift.train.facts import read_facts, refuse_other_text
+from keysift.train.limits import refuse_endless, refuse_too_large
 from keysift.train.progress import clock
 from keysift.train.setup import accumulation_steps, model_config, open_data, streams
 from keysift.train.shards import read_index
@@ -37,6 +38,7 @@ def estimate(config: TrainConfig, *, resume: Path | None = None) -> dict[str, st
             checkpoint.verify(known)
             read_index(known / checkpoint.STATE)
     corpus = open_data(config, world, show=True)
+    refuse_endless(config, corpus.index.vocab_size, world)
     shape = model_config(config, corpus.index.vocab_size)
     model = empty(shape)
     parameters = count(model)
@@ -61,6 +63,7 @@ def estimate(config: TrainConfig, *, resume: Path | None = None) -> dict[str, st
         told["speed"] = f"at best {peak / flops:,.0f} tokens/s: too large to be timed here, from a matrix product"
         speed = peak / flops
     else:
+        refuse_too_large(config, corpus.index.vocab_size, world)
         model = build(shape).to(world.device)
         batch = batches.batch(0, 0, often).to(world.device)
         took = []

@@ -30,6 +30,7 @@ from keysift.train.diagnose import diagnose, finite
 from keysift.train.distributed import World, joined
 from keysift.train.facts import Facts, describe_session, read_facts, refuse_other_text, write_facts
 from keysift.train.inspection import inspect
+from keysift.train.limits import refuse_too_large
 from keysift.train.progress import Display, clock
 from keysift.train.schedule import share
 from keysift.train.setup import accumulation_steps, autocast, model_config, open_data, share_model, streams
@@ -90,6 +91,7 @@ class Session:
         self.run, self.world, self.on_step = run, world, on_step
         needs_an_end(config)
         self.corpus = open_data(config, world, show=show)
+        refuse_too_large(config, self.corpus.index.vocab_size, world)
         self.tokenizer = self.corpus.tokenizer  # held, because the cache may be gone when a checkpoint is due
         generator = torch.Generator().manual_seed(config.seed)
         torch.manual_seed(config.seed)

@@ -74,7 +74,7 @@ def read_index(folder: Path) -> dict[str, Entry]:
         )
     try:
         found = {name: from_dict(Entry, entry) for name, entry in jsons.loads((folder / INDEX).read_text()).items()}
-    except (ValueError, RecursionError, AttributeError, ConfigError) as error:
+    except (ValueError, AttributeError, ConfigError) as error:
         raise DataError(
             f"{folder / INDEX} does not describe training state ({error}); remove the checkpoint"
         ) from error

@@ -59,17 +59,14 @@ class State:
         # Every process holds the same of what is not sharded; the first one writes it.
         mine = {name: t for name, t in self._tensors().items() if world.first or isinstance(t, DTensor)}
         mine[f"rng.{world.rank}"] = torch.get_rng_state()
-        progress = {
-            "best": self.best,
-            "best_step": self.best_step,
-            "seconds": self.seconds,
-            "processes": world.size,
-        }
+        progress = checkpoint.Progress(
+            step=step, best=self.best, best_step=self.best_step, seconds=self.seconds, processes=world.size
+        )
         state = checkpoint.working(folder, step) / checkpoint.STATE
         with ExitStack() as stack:
 
             def begin() -> None:
-                fresh = stack.enter_context(checkpoint.written(folder, step, progress))
+                fresh = stack.enter_context(checkpoint.written(folder, progress))
                 (fresh / checkpoint.STATE).mkdir()
 
             def finish() -> None:
@@ -93,8 +90,7 @@ class State:
         if mine in tensors:
             torch.set_rng_state(tensors[mine])
         told = checkpoint.progress(path)
-        self.step, self.best, self.best_step = told["step"], told["best"], told["best_step"]
-        self.seconds = told["seconds"]
+        self.step, self.best, self.best_step, self.seconds = told.step, told.best, told.best_step, told.seconds
         for kept in self.optimizer.state.values():
             kept["step"].fill_(float(self.step))
 
