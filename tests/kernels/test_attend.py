@@ -178,7 +178,7 @@ def test_only_never_falls_back() -> None:
         attend("softmax", q, k, v)
     with refuses("no backend is called 'dens'"), only("dens"):
         attend("softmax", q, k, v)
-    assert explain("softmax", q, k, v).backend == "dense"
+    assert explain("softmax", q, k, v).backend == "sdpa"
 
 
 def test_only_is_seen_by_a_compiled_graph() -> None:

@@ -128,13 +128,14 @@ def test_the_future_of_a_bias(mechanism: Mechanism) -> None:
     for backend in backends(mechanism, bias=bias):
         found = []
         for what in (0.0, math.nan, math.inf):
-            leaf = bias.masked_fill(future, what).requires_grad_()
+            leaf = bias.masked_fill(future, what).requires_grad_(backend != "sdpa")  # its kernel has no gradient for it
             inputs = given(mechanism)
             result = answers(mechanism, inputs, bias=leaf, backend=backend)
             scalars = {name: value for name, value in inputs.items() if name not in "qkv"}
             out = attend(mechanism, inputs["q"], inputs["k"], inputs["v"], bias=leaf, scalars=scalars, backend=backend)
-            (grad,) = torch.autograd.grad(out.square().sum(), leaf)
-            found.append({**result, "bias": grad})
+            if leaf.requires_grad:
+                result["bias"] = torch.autograd.grad(out.square().sum(), leaf)[0]
+            found.append(result)
         for other in found[1:]:
             same(other, found[0])
 

@@ -36,7 +36,9 @@ def not_empty(name: str, axis: str, size: int) -> None:
 
 def broadcastable(name: str, tensor: Shaped, letters: str, to: Sequence[int]) -> None:
     shape = tuple(tensor.shape)
-    fits = len(shape) <= len(to) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))
+    # Two comparisons instead of `in`, which torch.compile does not follow for sizes that vary.
+    pairs = zip(reversed(shape), reversed(to), strict=False)
+    fits = len(shape) <= len(to) and all(a == 1 or a == b for a, b in pairs)
     if not fits:
         wanted = "x".join(map(str, to))
         raise ShapeError(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from keysift.core.errors import UnsupportedError
 from keysift.core.registry import Registry
-from keysift.kernels import blockwise, dense, hidden, native, screening_cpu
+from keysift.kernels import blockwise, dense, hidden, native, screening_cpu, sdpa
 from keysift.kernels import call as calls
 from keysift.kernels.call import Call, Options, Scalars
 from keysift.kernels.native import Reason
@@ -53,6 +53,15 @@ BACKENDS.add(
         unusable=native.unusable,
         declines=screening_cpu.declines,
         reads_only_visible=True,
+    ),
+)
+BACKENDS.add(
+    "sdpa",
+    Backend(
+        name="sdpa",
+        about="the softmax family on torch's fused attention kernel; memory grows with queries only",
+        run=sdpa.run,
+        declines=sdpa.declines,
     ),
 )
 BACKENDS.add(

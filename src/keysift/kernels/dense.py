@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from keysift.kernels.call import Call, carrier
-from keysift.mechanisms.rules import Visible
+from keysift.mechanisms.rules import Apply, Visible
 from keysift.mechanisms.spec import Mechanism, Per
 
 
@@ -48,11 +48,16 @@ def weigh(mechanism: Mechanism, scores: tuple[Tensor, ...], visible: Visible, sc
     """The one place where the mask is applied: before the rule, so that nothing hidden is read, and after it."""
     keep = visible.keep_BHTS
     maps = tuple(torch.where(keep, x, 0.0) for x in scores)
+    return torch.where(keep, mechanism.rule.weigh(maps, visible, applying(mechanism, scalars)), 0.0)
+
+
+def applying(mechanism: Mechanism, scalars: Mapping[str, Tensor]) -> Apply:
+    """Calls functions of the mechanism with the scalars they name."""
 
     def apply(step: Callable[..., Tensor | float], *tensors: Tensor) -> Tensor:
-        return torch.as_tensor(step(*tensors, **_pick(mechanism, step, scalars)), device=keep.device)
+        return torch.as_tensor(step(*tensors, **_pick(mechanism, step, scalars)))
 
-    return torch.where(keep, mechanism.rule.weigh(maps, visible, apply), 0.0)
+    return apply
 
 
 def _pick(mechanism: Mechanism, step: Callable[..., object], scalars: Mapping[str, Tensor]) -> dict[str, Tensor]:

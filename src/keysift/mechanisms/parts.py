@@ -18,7 +18,8 @@ def softmax(x: Tensor, keep: Tensor, sink: Tensor | None = None) -> Tensor:
     top = x.detach().amax(-1, keepdim=True)
     if sink is not None:
         # The sink takes part in the maximum: exp(s - max x) alone would overflow on very negative rows.
-        top = torch.maximum(top, sink.detach().to(top.dtype))
+        sink = sink.to(x)
+        top = torch.maximum(top, sink.detach())
     m = torch.where(top == -math.inf, 0.0, top)
     return share(torch.exp(x - m), also=0.0 if sink is None else torch.exp(sink - m))
 
