@@ -47,7 +47,30 @@ def plots() -> dict[Path, str]:
     return {file: output(command) + "\n" for file, command in commands.items()}
 
 
-if __name__ == "__main__":
+def index() -> str:
+    """Every page below docs/ by its title: those of docs/ itself, then folder by folder."""
+    docs = ROOT / "docs"
+    folders: dict[Path, list[Path]] = {}
+    for page in pages():
+        if docs in page.parents and page != docs / "README.md":
+            folders.setdefault(page.parent, []).append(page)
+    lines = []
+    for folder, found in sorted(folders.items()):
+        if folder != docs:
+            readme = folder / "README.md"
+            lines.append(_entry(readme) if readme in found else f"- {folder.name}")
+        lines += [("" if folder == docs else "  ") + _entry(page) for page in found if page.name != "README.md"]
+    return "\n".join(lines)
+
+
+def _entry(page: Path) -> str:
+    title = page.read_text().split("\n", 1)[0].removeprefix("# ")
+    return f"- [{title}]({page.relative_to(ROOT / 'docs')})"
+
+
+if __name__ == "__main__" and sys.argv[1:] == ["--index"]:
+    sys.stdout.write(index() + "\n")
+elif __name__ == "__main__":
     for name, command in FILES.items():
         (ROOT / name).write_text(output(command) + "\n")
     for file, drawn in plots().items():

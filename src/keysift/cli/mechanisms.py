@@ -124,7 +124,7 @@ def _markdown_table(chosen: list[Any]) -> str:
     ]
     for mechanism in chosen:
         cells = " | ".join("●" if promise in mechanism.holds else "·" for promise in Promise)
-        lines.append(f"| [`{mechanism.name}`](docs/mechanisms/{mechanism.page}.md) | {cells} |")
+        lines.append(f"| [`{mechanism.name}`]({mechanism.page}.md) | {cells} |")
     return "\n".join(lines)
 
 
