@@ -21,6 +21,8 @@ from keysift.web.number import length, number, tick, time, time_tick
         (99.96, "100"),
         (140.4, "140"),
         (22025.4, "22,025"),
+        (987654321.0, "987,654,321"),
+        (-3.2e12, "-3e12"),
         (math.inf, "inf"),
         (-math.inf, "-inf"),
         (math.nan, "nan"),

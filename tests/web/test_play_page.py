@@ -158,6 +158,37 @@ def test_dilution_is_marked_and_drawn(session: Session) -> None:
     assert re.search(r"Screening: 0\.640, 0\.640, 0\.640", label), label
 
 
+def test_every_mechanism_draws_at_every_extreme(session: Session) -> None:
+    page = session.page
+    page.evaluate("change((state) => ({ ...state, shown: playable().map(({ name }) => name) }))")
+    extremes = [
+        "{ width: 1024, scaled: false, temperature: 0.1 }",
+        "{ width: 1, temperature: 10, crowd: 10000, level: 0.8 }",
+        "{ keys: [], crowd: 3 }",
+        "{ keys: [], crowd: 0, selected: '' }",
+        "{ keys: state.keys.map((key) => ({ ...key, masked: true })), crowd: 0 }",
+        "{ keys: Array.from({ length: 40 }, (_, j) => keyOf(letter(j), Math.cos(j))) }",
+        "{ shown: [] }",
+    ]
+    for extreme in extremes:
+        page.click("[data-preset=third]")
+        page.evaluate(f"change((state) => ({{ ...state, ...{extreme} }}))")
+        session.settle()
+        page.wait_for_timeout(200)
+        html = page.inner_html("#view-scores")
+        assert "NaN" not in html, extreme
+        assert "nan" not in session.weight("relu_exp"), extreme
+    assert page.locator("#panels article").count() == 0
+
+
+def test_what_moved_is_also_said(session: Session) -> None:
+    session.page.click("#add")
+    session.until("document.getElementById('spoken').textContent.includes('moved although')")
+    said = session.page.text_content("#spoken") or ""
+    assert "Softmax: 3 keys moved although their own score did not: A, B, C." in said
+    assert "Screening: No key moved without a reason of its own." in said
+
+
 def test_a_link_shows_what_its_sender_saw(session: Session, browser: Browser, file: Path) -> None:
     page = session.page
     session.drag("#keys-front .handle:nth-child(3) .knob", 0, -30)

@@ -83,7 +83,23 @@ def test_distractors_are_pythons() -> None:
 
 
 def test_numbers_are_written_as_python_writes_them() -> None:
-    values = [0.0, 1e-9, 0.5, -0.25, 1.0, 22025.4, 25.0, 0.9996, -1e-5, 9.9996, 99.96, -12.34, 123456.0]
+    values = [
+        0.0,
+        1e-9,
+        0.5,
+        -0.25,
+        1.0,
+        22025.4,
+        25.0,
+        0.9996,
+        -1e-5,
+        9.9996,
+        99.96,
+        -12.34,
+        123456.0,
+        987654321.0,
+        -3.2e12,
+    ]
     assert node(f"found = {values}.map(number);", *MATHEMATICS) == [number(value) for value in values]
 
 

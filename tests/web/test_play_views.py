@@ -170,6 +170,15 @@ def test_figures_are_saved_as_svg_and_png(session: Session, tmp_path: Path) -> N
     png.value.save_as(tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert (tmp_path / "figure.png").stat().st_size > 10_000
+    page.click("#tab-map")
+    page.click("#svg")
+    assert "no figure in this view" in (page.text_content("#spoken") or "")
+    page.click("#example")
+    session.settle()
+    with page.expect_download() as heat:
+        page.click("#svg")
+    heat.value.save_as(tmp_path / "heat.svg")
+    assert "data:image/png;base64" in (tmp_path / "heat.svg").read_text()
 
 
 @pytest.mark.slow

@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 
 def number(value: float) -> str:
-    """Three digits, and honest about zero: "0" is exactly zero, what is tiny is written "1e-9". As play/number.js."""
+    """Three digits, and honest about zero: "0" is exactly zero, the tiny and the huge are "1e-9". As play/number.js."""
     if not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
     if value == 0:
         return "0"
     power = int(f"{value:.2e}".split("e")[1])  # after rounding: 0.9999 is 1.00
-    if power < -3:
+    if not -3 <= power <= 8:
         digits, exponent = f"{value:.0e}".split("e")
         return f"{digits}e{int(exponent)}"
     return f"{value:,.{max(0, 2 - power)}f}"

@@ -6,6 +6,9 @@ const BARS_HIGH = 190,
   BARS_BOTTOM = 22,
   BARS_LEFT = 40;
 
+const MOST_DRAWN = 1e12; // an unbounded weight may be infinite; its bar ends here and its number says so
+const drawable = (w) => Math.max(-MOST_DRAWN, Math.min(MOST_DRAWN, w));
+
 function barsRange(weights, before) {
   let low = 0,
     high = 1;
@@ -14,13 +17,14 @@ function barsRange(weights, before) {
     if (w > high) high = w;
   }
   for (const w of before) if (w !== null) [low, high] = [Math.min(low, w), Math.max(high, w)];
-  return [low, high];
+  return [drawable(low), drawable(high)];
 }
 
 function drawBars(chart, state, weights, moved) {
   const width = sized(chart, BARS_HIGH);
   const [low, high] = barsRange(weights, moved.before);
-  const y = (w) => BARS_TOP + ((high - w) / (high - low)) * (BARS_HIGH - BARS_TOP - BARS_BOTTOM - (low < 0 ? 14 : 0));
+  const y = (w) =>
+    BARS_TOP + ((high - drawable(w)) / (high - low)) * (BARS_HIGH - BARS_TOP - BARS_BOTTOM - (low < 0 ? 14 : 0));
   const { each, x, crowdLeft, right } = slots(width, state.keys.length, state.crowd, BARS_LEFT);
   const parts = axis(ticks(low, high, 4), y, BARS_LEFT, right);
   const wide = Math.min(40, each * 0.6);

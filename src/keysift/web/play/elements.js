@@ -45,11 +45,18 @@ function ticks(low, high, most = 5) {
   return found;
 }
 
+function tick(value) {
+  return (Math.abs(value) < 1e4 ? String(value) : value.toLocaleString("en-US", { notation: "compact" })).replace(
+    "-",
+    "−",
+  );
+}
+
 /** Horizontal lines with their numbers. */
 function axis(values, y, left, right) {
   return values.flatMap((value) => [
     svg("line", { x1: left, x2: right, y1: y(value), y2: y(value), class: value === 0 ? "zero" : "grid" }),
-    svg("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end", class: "tick" }, String(value).replace("-", "−")),
+    svg("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end", class: "tick" }, tick(value)),
   ]);
 }
 

@@ -36,18 +36,29 @@ function titleOf(chart) {
   );
 }
 
+/** The map on screen, if there is one, as an image of the size it is shown in. */
+function heatImage() {
+  const canvas = byId("heat");
+  if (!canvas.getClientRects().length) return [];
+  const size = Math.round(canvas.getBoundingClientRect().width);
+  const image = svg("image", { href: canvas.toDataURL(), style: "image-rendering: pixelated" });
+  return [{ title: byId("map-head-out").textContent, width: size, height: size, copy: image }];
+}
+
 function picture() {
   const ink = getComputedStyle(document.body);
   const column = 20,
     parts = [];
   let y = 16,
     widest = 0;
-  for (const chart of chartsOnScreen()) {
+  const charts = chartsOnScreen().map((chart) => {
     const { width, height } = chart.viewBox.baseVal;
-    const copy = set(frozen(chart), { x: column, y: y + 22, width, height });
+    return { title: titleOf(chart), width, height, copy: frozen(chart) };
+  });
+  for (const { title, width, height, copy } of [...charts, ...heatImage()]) {
     parts.push(
-      svg("text", { x: column, y: y + 14, fill: ink.color, "font-size": 15, "font-weight": 600 }, titleOf(chart)),
-      copy,
+      svg("text", { x: column, y: y + 14, fill: ink.color, "font-size": 15, "font-weight": 600 }, title),
+      set(copy, { x: column, y: y + 22, width, height }),
     );
     y += height + 34;
     widest = Math.max(widest, width);
@@ -74,11 +85,20 @@ function download(name, blob) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }
 
+/** Whether there is anything to save; the map view is empty until it has a record. */
+function somethingToSave() {
+  const found = chartsOnScreen().length + heatImage().length > 0;
+  if (!found) announce("There is no figure in this view yet.");
+  return found;
+}
+
 function exportSvg() {
+  if (!somethingToSave()) return;
   download("keysift.svg", new Blob([new XMLSerializer().serializeToString(picture())], { type: "image/svg+xml" }));
 }
 
 function exportPng() {
+  if (!somethingToSave()) return;
   const drawn = picture();
   const [width, height] = [drawn.width.baseVal.value * 2, drawn.height.baseVal.value * 2];
   const image = new Image();

@@ -137,7 +137,8 @@ function drawDilution(state) {
   });
 }
 
+/** From 0 to 1, and as far beyond as the weights go. */
 function weightAxis(series) {
   const all = series.flatMap(({ points, dot }) => [...points.map((p) => p[1]), ...(dot ? [dot[1]] : [])]);
-  return { low: Math.min(0, ...all), high: Math.max(1, ...all) };
+  return { low: drawable(Math.min(0, ...all)), high: drawable(Math.max(1, ...all)) };
 }

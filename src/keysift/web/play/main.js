@@ -43,12 +43,12 @@ function startToolbar() {
   document.addEventListener("keydown", (event) => {
     if (
       !(event.ctrlKey || event.metaKey) ||
-      event.key.toLowerCase() !== "z" ||
+      !["z", "y"].includes(event.key.toLowerCase()) ||
       event.target.matches("textarea, input[type=number]")
     )
       return;
     event.preventDefault();
-    (event.shiftKey ? redo : undo)();
+    (event.shiftKey || event.key.toLowerCase() === "y" ? redo : undo)();
   });
 }
 

@@ -1,6 +1,7 @@
 // The scores view: presets, the keys, settings, and the cards of the mechanisms on show.
 
-let later = 0;
+let later = 0,
+  spokenLater = 0;
 
 function drawScores(state) {
   drawKeys(state);
@@ -10,10 +11,14 @@ function drawScores(state) {
   drawChooser(state);
   clearTimeout(later);
   // The curves ask for many rows: they follow when the hand rests.
-  later = setTimeout(
-    () => [drawGradients(store.state), drawResponse(store.state), drawDilution(store.state)],
-    state.crowd ? 120 : 0,
-  );
+  later = setTimeout(() => [drawGradients(state), drawResponse(state), drawDilution(state)], state.crowd ? 120 : 0);
+  clearTimeout(spokenLater);
+  if (state.before) spokenLater = setTimeout(() => announce(verdicts(state)), 700);
+}
+
+/** What every mechanism on show did, in one sentence each, for those who do not see the marks. */
+function verdicts(state) {
+  return state.shown.map((name) => `${mechanism(name).title}: ${cards.get(name).verdict.textContent}`).join(" ");
 }
 
 function startScores() {
