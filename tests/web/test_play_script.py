@@ -198,6 +198,7 @@ def test_maps_are_read_or_refused_in_words() -> None:
         assert expected in answer if isinstance(expected, str) else expected == answer, given
 
 
+@pytest.mark.slow
 def test_maps_that_are_too_large_or_no_json_are_refused() -> None:
     program = """
 const square = Array(1000).fill(Array(1000).fill(0));

@@ -121,7 +121,7 @@ function drawPanels(state) {
     say(facts.accepted, `${count(found.accepted)} of ${count(weights.length)}`);
     say(
       facts.entropy,
-      found.mass === 0 && found.accepted === 0
+      found.accepted === 0 || !Number.isFinite(found.entropy)
         ? "–"
         : `${number(found.entropy)} (${number(Math.exp(found.entropy))} keys)`,
     );
@@ -158,8 +158,8 @@ function drawGradients(state) {
 function drawGradient(facts, name, cosines, state) {
   const j = state.keys.findIndex((key) => key.name === state.selected);
   const [own, others] = j < 0 ? [null, null] : gradient(name, cosines, state, j);
-  say(facts.own, own === null ? "–" : number(own));
-  say(facts.others, others === null ? "–" : number(others));
+  say(facts.own, Number.isFinite(own) ? number(own) : "–");
+  say(facts.others, Number.isFinite(others) ? number(others) : "–");
 }
 
 function gradient(name, cosines, state, j) {
