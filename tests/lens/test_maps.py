@@ -54,7 +54,7 @@ def test_heads_are_chosen_and_too_much_is_refused() -> None:
 def test_thinning_finds_the_planted_head() -> None:
     subject = transformer()
     with planted(subject):
-        record = inspect(subject, [LINE])
+        record = inspect(subject, [LINE], tests=False)
     found = thinning(record)
     assert found["strongest_head"] == "layers.0.heads.0"
     assert min(found["strongest"]) > 0.99, "the planted head reads the first key at every length"
@@ -66,7 +66,7 @@ def test_thinning_finds_the_planted_head() -> None:
 
 
 def test_a_model_that_refuses_is_measured_too() -> None:
-    found = thinning(inspect(multiscreen(), [LINE]))
+    found = thinning(inspect(multiscreen(), [LINE], tests=False))
     assert all(0 <= share <= 1 for share in found["first"])
     json.dumps(found, allow_nan=False)
 

@@ -58,6 +58,6 @@ def measure(model: str, tokens: int = 256) -> Mapping[str, Any]:
 
     story = (resources.files("keysift.lens") / "story.txt").read_text(encoding="utf-8").replace("\n", " ")
     subject = open_subject(model)
-    record = inspect(subject, {"a story": story}, tokens=tokens, sample=1)
+    record = inspect(subject, {"a story": story}, tokens=tokens, sample=1, tests=False)
     maps = relevance_maps(subject, story, tokens=24, heads=telling_heads(record))
     return {**thinning(record), "maps": maps}
