@@ -12,8 +12,8 @@ from statistics import mean
 import torch
 
 from keysift.bench.gather import Gathered, Say
-from keysift.bench.models import open_multiscreen
 from keysift.bench.record import Result, at_most
+from keysift.bench.subjects import open_multiscreen
 from keysift.bench.timing import row
 from keysift.core.config import config
 from keysift.evaluate.cached import check_cache

@@ -13,9 +13,11 @@ Say = Callable[[str], None]
 Turns = dict[str, Callable[[], object]]
 
 
-def interleave(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of every contestant in every round, after one turn each that is not counted."""
-    for run in contestants.values():
+def interleave(
+    contestants: Mapping[str, Callable[[], object]], rounds: int, *, warm: bool = True
+) -> dict[str, list[float]]:
+    """Seconds of every contestant in every round, after one turn each that is not counted unless it takes minutes."""
+    for run in contestants.values() if warm else ():
         run()
     taken: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(rounds):

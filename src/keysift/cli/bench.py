@@ -37,7 +37,17 @@ class Screening(Common):
 
 @config
 class Mechanisms(Common):
-    """What each mechanism costs beside softmax."""
+    """What each mechanism costs beside torch's scaled_dot_product_attention, in time and memory."""
+
+
+@config
+class Models(Common):
+    """Whole models side by side: Multiscreen, a Transformer of its size, and the same with windows alone."""
+
+
+@config
+class Documents(Common):
+    """A training step on packed documents, against one document a row."""
 
 
 @config
@@ -91,6 +101,8 @@ class Args:
     do: (
         Annotated[Screening, tyro.conf.subcommand("screening")]
         | Annotated[Mechanisms, tyro.conf.subcommand("mechanisms")]
+        | Annotated[Models, tyro.conf.subcommand("models")]
+        | Annotated[Documents, tyro.conf.subcommand("documents")]
         | Annotated[Decode, tyro.conf.subcommand("decode")]
         | Annotated[Tokenise, tyro.conf.subcommand("tokenise")]
         | Annotated[Train, tyro.conf.subcommand("train")]

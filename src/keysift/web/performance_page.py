@@ -10,6 +10,7 @@ from keysift.web.chart import Axis, Line, as_file, chart
 from keysift.web.number import length, number, time, time_tick
 
 PLOT = "seconds of a forward pass over tokens, both axes logarithmic"
+MOST_LINES = 12  # more cannot be told apart
 Points = dict[int, float]
 
 
@@ -34,7 +35,10 @@ class Column:
 def _speedup(row: Row) -> str:
     if row.speedup is None:
         return ""
-    return f"{number(row.speedup.median)}x ({number(row.speedup.low)} to {number(row.speedup.high)})"
+    said = f"{number(row.speedup.median)}x"
+    if row.speedup.low == row.speedup.high:
+        return said  # one round
+    return f"{said} ({number(row.speedup.low)} to {number(row.speedup.high)})"
 
 
 COLUMNS = (
@@ -120,7 +124,8 @@ def curves(found: Result) -> dict[str, Points]:
         lines.setdefault(row.what, {}).setdefault(row.tokens, row.seconds.median)
         if row.their_seconds is not None:
             lines.setdefault(row.against, {}).setdefault(row.tokens, row.their_seconds.median)
-    return {name: dict(sorted(points.items())) for name, points in lines.items() if len(points) > 1}
+    several = {name: dict(sorted(points.items())) for name, points in lines.items() if len(points) > 1}
+    return several if len(several) <= MOST_LINES else {}
 
 
 def plot(found: Result) -> str:
