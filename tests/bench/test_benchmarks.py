@@ -5,9 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
-from keysift.bench import decode, mechanisms, tokenise, train
+from keysift.bench import decode, tokenise, train
 from keysift.bench.record import Result
 from keysift.cli.main import _main
 from keysift.core.errors import DisagreementError, TrainingError
@@ -112,19 +111,3 @@ def test_a_loop_that_computes_something_else_is_not_timed(
     monkeypatch.setattr(train.Bare, "step", lambda self, number, batch: (right(self, number, batch)[0] + 1, 1.0))
     with refuses("step 1: the loop's loss is .*; nothing is timed until they agree", TrainingError):
         train.measure(trained, command="", say=quiet)
-
-
-def test_a_mechanism_that_strays_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    tiny = replace(mechanisms.QUICK, tokens=8, heads=2, width=4, rounds=1)
-    right = mechanisms.attend
-
-    def wrong(mechanism: object, q: torch.Tensor, *rest: object, **options: object) -> torch.Tensor:
-        out = right(mechanism, q, *rest, **options)  # type: ignore[call-overload]
-        spoilt = getattr(mechanism, "name", "") == "softmax1" and q.dtype == torch.float32
-        return out * 1.01 if spoilt else out
-
-    monkeypatch.setattr(mechanisms, "attend", wrong)
-    found = mechanisms.measure(tiny, command="", say=quiet)
-    assert found.notes == ("softmax1: not timed, fp32 strays from fp64",)
-    assert "softmax1" not in [row.what for row in found.rows]
-    assert len(found.rows) > 20

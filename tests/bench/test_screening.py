@@ -98,7 +98,7 @@ def test_a_wrong_kernel_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     )
     assert _main(["bench", "screening", "--quick"]) == 2
     said = capsys.readouterr()
-    assert "keysift: the kernel's output is off by" in said.err
+    assert "keysift: the output of screening on screening_cpu is off by" in said.err
     assert said.out == "", "nothing was timed"
 
 
@@ -161,7 +161,7 @@ def test_training_steps_are_the_same_step(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(training_step.copy, "deepcopy", lambda model: moved.append(OneTile()) or moved[-1])
     for backend, at_once in (("screening_cpu", 4), ("dense", 2)):
         torch.manual_seed(0)
-        training_step.step(model, text, backend, at_once=at_once)()
+        training_step.step(model, text, backend=backend, at_once=at_once)()
     for ours, theirs in zip(moved[0].parameters(), moved[1].parameters(), strict=True):
         assert not torch.equal(ours, next(model.parameters()))
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
@@ -169,7 +169,7 @@ def test_training_steps_are_the_same_step(monkeypatch: pytest.MonkeyPatch) -> No
 
 @needs_kernel
 def test_training_rows_and_targets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_step, "build", lambda psi: OneTile())
+    monkeypatch.setattr(training_step, "multiscreen", lambda psi: OneTile())
     run = Gathered(RESULT.machine, say=lambda line: None)
     screening.training(run, TINY)
     assert [row.against for row in run.rows] == ["dense, eager"]

@@ -74,11 +74,12 @@ class Subject:
 
 
 def subjects(psi: int) -> dict[str, Subject]:
-    """ "plain" is Multiscreen as initialised; windows wider than the training length are infinite for "infinite"."""
+    """The contestants by short names. Those with infinite tiles read as after training on short texts: a window wider
+    than these counts as infinite."""
     plain = multiscreen(psi)
     other = transformer_like(plain)
     share = f"{INFINITE_SHARE:.1%} of its tiles infinite"
-    made = {
+    return {
         "plain": Subject("Multiscreen, windows as initialised", plain),
         "infinite": Subject(f"Multiscreen, {share}", multiscreen(psi, infinite=INFINITE_SHARE), EXPANDED),
         "open": Subject(
@@ -87,7 +88,6 @@ def subjects(psi: int) -> dict[str, Subject]:
         "transformer": Subject("Transformer", other, everything=True),
         "windowed": Subject(f"Transformer, windows of {WINDOW}", windowed(other, WINDOW)),
     }
-    return {key: replace(one, name=f"{one.name}, {count(one.model):,} parameters") for key, one in made.items()}
 
 
 def measure(sizes: Sizes, *, command: str, say: Say) -> Result:
@@ -95,6 +95,8 @@ def measure(sizes: Sizes, *, command: str, say: Say) -> Result:
     say("checking models and backends against their definitions")
     check(made)
     found = Gathered(machine.examine(), say)
+    sizes_of = (f"{one.name.split(',')[0]}: {count(one.model):,}" for one in (made["plain"], made["transformer"]))
+    found.notes.append(f"parameters: {', '.join(sizes_of)}; psi = {sizes.psi}, vocabulary {VOCABULARY}")
     forward(found, sizes, made)
     training(found, sizes, made)
     decode(found, sizes, made)
@@ -130,7 +132,7 @@ def forward(found: Gathered, sizes: Sizes, made: Mapping[str, Subject]) -> None:
     full = (sizes.psi, last) == (FULL.psi, FULL.forward[-1])
     for key, target in (("plain", 15.0), ("infinite", 4.0)):
         if last in ratios[key]:
-            said = f"T = {last:,}, forward: {made[key].name}, against the Transformer"
+            said = f"psi = {sizes.psi}, T = {last:,}, forward: {made[key].name}, against the Transformer"
             found.targets.append(at_least(said, ratios[key][last], target, full_size=full))
 
 
@@ -159,7 +161,8 @@ def training(found: Gathered, sizes: Sizes, made: Mapping[str, Subject]) -> None
         for key in ratios:
             ratios[key][length] = median_ratio(taken["transformer"], taken[key])
         if "dense" in taken:
-            said = f"T = {length:,}, training step: {made['transformer'].name}, against its dense definition"
+            size = f"{count(made['transformer'].model):,} parameters"
+            said = f"T = {length:,}, training step: Transformer of {size}, against its dense definition"
             value = median_ratio(taken["dense"], taken["transformer"])
             found.targets.append(at_least(said, value, 3.0, full_size=sizes.psi == FULL.psi))
     note_crossing(found, "training step", ratios)
@@ -183,7 +186,7 @@ def decode(found: Gathered, sizes: Sizes, made: Mapping[str, Subject]) -> None:
             if key in taken and "transformer" in taken:
                 ratios[key][length] = median_ratio(taken["transformer"], taken[key])
         if length == last:
-            said = f"{made['plain'].name}: decode at a context of {last:,} over {first:,}"
+            said = f"psi = {sizes.psi}, {made['plain'].name}: decode at a context of {last:,} over {first:,}"
             full = (sizes.psi, first, last) == (FULL.psi, FULL.decode[1], FULL.decode[-1])
             growth, grown = median_ratio(taken["plain"], taken["reference"]), held["plain"] / reference.nbytes
             found.targets.append(at_most(f"{said}, time of a token", growth, 1.1, full_size=full, unit="x"))

@@ -1,0 +1,111 @@
+"""keysift bench mechanisms: what is counted, what is refused, what is said when something does not fit."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from keysift.bench import mechanisms, memory
+from keysift.bench.gather import Gathered
+from keysift.bench.mechanisms import FULL, QUICK, Case, family, fits, time_one
+from keysift.cli.main import _main
+from keysift.core.errors import DisagreementError
+from keysift.kernels.attend import attend
+from keysift.mechanisms import MECHANISMS
+from tests.bench.results import RESULT
+
+TINY = replace(QUICK, lengths=(40,), target_length=40, heads=2, width=8)
+
+
+def gathered() -> Gathered:
+    return Gathered(RESULT.machine, say=lambda line: None)
+
+
+def test_every_mechanism_is_timed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(mechanisms, "QUICK", TINY)
+    monkeypatch.setattr(mechanisms, "check", lambda mechanism, backend: None)
+    assert _main(["bench", "mechanisms", "--quick", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["what"] for row in found["rows"][::2]] == [mechanism.name for mechanism in MECHANISMS]
+    assert {row["against"] for row in found["rows"]} == {"SDPA"}
+    assert len(found["targets"]) == 6, "three families, forward and forward + backward"
+    assert all(target["met"] is None for target in found["targets"])
+
+
+def test_sdpa_reads_the_same_inputs() -> None:
+    case = Case(MECHANISMS.find("softmax"), 24, 2, 8)
+    torch.testing.assert_close(case.ours("forward"), case.sdpa("forward"))
+    torch.testing.assert_close(case.ours("forward + backward"), case.sdpa("forward + backward"))
+    case = Case(MECHANISMS.find("differential_v1"), 24, 2, 8)
+    q, k, v = case.inputs
+    expected = F.scaled_dot_product_attention(q[:, ::2], k[:, ::2], v, is_causal=True)
+    torch.testing.assert_close(case.sdpa("forward"), expected.detach())
+
+
+def test_families_follow_from_how_keys_are_weighed() -> None:
+    limits = {name: family(MECHANISMS.find(name)).most for name in ("softmax", "softpick", "screening", "entmax15")}
+    assert limits == {"softmax": 1.15, "softpick": 2.5, "screening": 2.5, "entmax15": 8.0}
+    assert family(MECHANISMS.find("alpha_entmax")).most is None
+    assert (FULL.target_length, FULL.heads, FULL.width) == (4096, 8, 64)
+
+
+def test_each_sdpa_call_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Differential attention needs two: at twice the time of one its cost is 1."""
+    names = [f"{who} {step}" for step in mechanisms.STEPS for who in ("ours", "sdpa")]
+    taken = dict(zip(names, ([6.0], [3.0], [8.0], [2.0]), strict=True))
+    monkeypatch.setattr(mechanisms, "interleave", lambda turns, rounds: taken)
+    monkeypatch.setattr(mechanisms, "check", lambda mechanism, backend: None)
+    found = gathered()
+    twice = time_one(found, MECHANISMS.find("differential_v1"), TINY, 40, 1)
+    assert twice == {"forward": 1.0, "forward + backward": 2.0}
+    once = time_one(found, MECHANISMS.find("softmax"), TINY, 40, 1)
+    assert once == {"forward": 2.0, "forward + backward": 4.0}
+    assert [row.speedup.median for row in found.rows if row.speedup] == [0.5, 0.25] * 2
+
+
+def test_a_wrong_backend_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(*inputs: object, backend: str = "auto", **options: object) -> torch.Tensor:
+        out = attend(*inputs, backend=backend, **options)  # type: ignore[call-overload]
+        return out * 1.001 if backend == "blockwise" else out
+
+    sigmoid = MECHANISMS.find("sigmoid")
+    mechanisms.check(sigmoid, "blockwise")
+    monkeypatch.setattr(mechanisms.agreement, "attend", wrong)
+    with pytest.raises(DisagreementError):
+        mechanisms.check(sigmoid, "blockwise")
+    monkeypatch.setattr(mechanisms, "explain", lambda *_: type("Choice", (), {"backend": "blockwise"}))
+    found = gathered()
+    assert time_one(found, sigmoid, TINY, 40, 1) == {}
+    assert found.rows == []
+    assert "sigmoid at T = 40: not timed" in found.notes[0]
+
+
+def test_what_does_not_fit_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    sparsemax = MECHANISMS.find("sparsemax")
+    monkeypatch.setattr(mechanisms, "explain_at", lambda mechanism, length: "dense")
+    monkeypatch.setattr(memory, "free_bytes", lambda: 1e9)
+    assert fits(sparsemax, FULL, 1024)
+    assert not fits(sparsemax, FULL, 16_384)
+    found = gathered()
+    assert time_one(found, sparsemax, FULL, 16_384, 1) == {}
+    assert found.notes == ["sparsemax at T = 16,384: not timed, its dense maps would not fit in memory"]
+    monkeypatch.setattr(mechanisms, "explain_at", lambda mechanism, length: "blockwise")
+    assert fits(sparsemax, FULL, 16_384)
+
+
+def test_growth_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    sigmoid = MECHANISMS.find("sigmoid")
+    sizes = replace(TINY, memory=(1024, 4096))
+    monkeypatch.setattr(mechanisms, "in_a_child", lambda function, name, tokens, heads, width: (tokens / 256) ** 2)
+    assert mechanisms.extra_memory(gathered(), sigmoid, sizes) == pytest.approx(2.0)
+    assert mechanisms.extra_memory(gathered(), sigmoid, TINY) is None
+    assert mechanisms.extra_mb("sigmoid", 256, 2, 8) < 64
+    monkeypatch.setattr(memory, "STATUS", memory.Path("nowhere"))
+    found = gathered()
+    assert mechanisms.extra_memory(found, sigmoid, sizes) is None
+    assert "extra memory not measured" in found.notes[0]
+    monkeypatch.setattr(memory, "MEMINFO", memory.Path("nowhere"))
+    assert memory.free_bytes() == math.inf
