@@ -45,8 +45,8 @@ sanitize:
 	cmake --build build/sanitize --parallel 2
 	for isa in plain avx2 avx512; do echo "$$isa"; KEYSIFT_ISA=$$isa build/sanitize/keysift_driver || exit 1; done
 
-# Measures anew what docs/ shows; about an hour on a quiet machine.
-BENCHMARKS := screening decode
+# Measures anew what docs/ shows; about two hours on a quiet machine.
+BENCHMARKS := screening mechanisms models documents decode
 bench: $(READY)
 	for name in $(BENCHMARKS); do $(BIN)/keysift bench $$name --out docs/results/$$name.json || exit 1; done
 	$(BIN)/python docs/generate.py

@@ -261,6 +261,7 @@ def variant_rows(tokens: int, tiles: int, rounds: int) -> list[dict[str, Any]]:
             {
                 "ours": case.forward,
                 "softmax": softmax.forward,
+                "ours back": case.backward,
                 "ours both": case.both,
                 "softmax both": softmax.both,
             },
@@ -269,6 +270,7 @@ def variant_rows(tokens: int, tiles: int, rounds: int) -> list[dict[str, Any]]:
         for step, suffix in ((FORWARD, ""), (BOTH, " both")):
             ours, theirs = taken[f"ours{suffix}"], taken[f"softmax{suffix}"]
             rows.append(row(case.what, step, tokens, ours, setting=setting, against=softmax.name, theirs=theirs))
+        rows.append(row(case.what, BACKWARD, tokens, taken["ours back"], setting=setting))
     return [to_dict(timed) for timed in rows]
 
 
