@@ -27,6 +27,7 @@ TINY = Sizes(
     train_tokens=16,
     train_rounds=1,
     decode=(300, 600),
+    decode_from=300,
     decode_rounds=1,
 )
 
@@ -34,7 +35,7 @@ TINY = Sizes(
 @pytest.fixture
 def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "QUICK", TINY)
-    monkeypatch.setattr(documents, "QUICK", documents.Sizes(psi=2, tokens=32, documents=4, batch=2, rounds=1))
+    monkeypatch.setattr(documents, "QUICK", documents.Sizes(psi=2, tokens=17, documents=3, batch=2, rounds=1))
     monkeypatch.setattr(timing, "MOST_REPEATS", 1)
     monkeypatch.setattr(models, "check", lambda made: None)
     monkeypatch.setattr(documents.agreement, "check_kernel", lambda: None)

@@ -180,9 +180,3 @@ def test_training_rows_and_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     full = Gathered(RESULT.machine, say=lambda line: None)
     screening.training(full, FULL)
     assert [(target.value, target.met) for target in full.targets] == [(3.0, False), (16.0, True)]
-
-
-@needs_kernel
-def test_packed_rows_are_timed_beside_whole_ones() -> None:
-    taken = training_step.time_packing(psi=2, batch=2, tokens=17, documents=3, rounds=2)
-    assert {name: len(seconds) for name, seconds in taken.items()} == {"one document": 2, "3 documents": 2}

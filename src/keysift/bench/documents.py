@@ -35,9 +35,9 @@ def measure(sizes: Sizes, *, command: str, say: Say) -> Result:
         say("checking the kernel against the definition")
         agreement.check_kernel()
     model, text = multiscreen(sizes.psi), some_text(sizes.batch, sizes.tokens + 1)
-    length = sizes.tokens // sizes.documents
-    packed = Positions.packed([[length] * sizes.documents] * sizes.batch)
-    say(f"{sizes.documents} documents of {length:,} tokens a row, against one a row")
+    each, longer = divmod(sizes.tokens, sizes.documents)
+    packed = Positions.packed([[each + 1] * longer + [each] * (sizes.documents - longer)] * sizes.batch)
+    say(f"{sizes.documents} documents a row of {sizes.tokens:,} tokens, against one")
     taken = interleave({"packed": step(model, text, positions=packed), "whole": step(model, text)}, sizes.rounds)
     what = f"Multiscreen psi = {sizes.psi}, {sizes.documents} documents a row"
     timed = row(
