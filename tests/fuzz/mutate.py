@@ -1,0 +1,104 @@
+"""Changes to a directory that a careless or hostile hand could make."""
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ESCAPES = "\x1b[31mred\x1b]0;title\x07"
+HOSTILE = [ESCAPES, "[/red]", "[bold]", "\0", "\u202egnp.exe", "../../outside", "a" * 5000, "é\n\r\t"]
+PLANTED = [".metadata", "numpy.py", "random.py", "json.py", "step-00000020.bak", "\x1b[2J.txt", "[red].txt"]
+NUMBERS = [0, -1, 10**9, 10**18, 2**63, -(2**64), 1e308, float("nan"), float("inf"), 0.5, True, None]
+
+
+def mutate(folder: Path, rng: random.Random, payloads: list[bytes]) -> str:
+    """One change somewhere in `folder`, in words."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    file = rng.choice(files)
+    kind = rng.random()
+    if kind < 0.1:
+        return _plant(file, rng, payloads)
+    if kind < 0.2:
+        file.write_bytes(rng.choice(payloads))
+        return f"{file.name} replaced by a payload"
+    return rng.choice([_flip, _cut, _empty, _json, _json, _json, _remove, _turn_into])(file, rng)
+
+
+def _flip(file: Path, rng: random.Random) -> str:
+    data = bytearray(file.read_bytes())
+    for _ in range(rng.choice([1, 8, 64])):
+        if data:
+            data[rng.randrange(len(data))] = rng.randrange(256)
+    file.write_bytes(bytes(data))
+    return f"{file.name} with flipped bytes"
+
+
+def _cut(file: Path, rng: random.Random) -> str:
+    data = file.read_bytes()
+    file.write_bytes(data[: rng.randrange(len(data) + 1)])
+    return f"{file.name} cut short"
+
+
+def _empty(file: Path, rng: random.Random) -> str:
+    file.write_bytes(b"")
+    return f"{file.name} emptied"
+
+
+def _remove(file: Path, rng: random.Random) -> str:
+    file.unlink()
+    return f"{file.name} removed"
+
+
+def _turn_into(file: Path, rng: random.Random) -> str:
+    """Something of another kind under the same name."""
+    file.unlink()
+    kind = rng.choice(["folder", "loop", "dangling", "pipe-free link"])
+    if kind == "folder":
+        file.mkdir()
+    elif kind == "loop":
+        file.symlink_to(file.parent)
+    elif kind == "dangling":
+        file.symlink_to("nowhere")
+    else:
+        file.symlink_to(os.devnull)
+    return f"{file.name} turned into a {kind}"
+
+
+def _plant(file: Path, rng: random.Random, payloads: list[bytes]) -> str:
+    """A file that was not there: metadata some reader would unpickle, a module some import would find."""
+    name = rng.choice(PLANTED)
+    file.with_name(name).write_bytes(rng.choice(payloads))
+    return f"{name!r} planted"
+
+
+def _json(file: Path, rng: random.Random) -> str:
+    """A value of a JSON file changed, or the whole replaced by another kind of document."""
+    if rng.random() < 0.2:
+        documents = ["[]", "null", "7", '"text"', "{}", "[" * 100_000, '{"a":' * 50_000, "{", "NaN"]
+        file.write_text(rng.choice(documents))
+        return f"{file.name} replaced by another document"
+    try:
+        lines = [json.loads(line) for line in file.read_text().splitlines()] if file.suffix == ".jsonl" else None
+        data = lines if lines is not None else json.loads(file.read_text())
+    except (ValueError, UnicodeDecodeError):
+        return _flip(file, rng)
+    places: list[Callable[[Any], None]] = []
+    _collect(data, places)
+    if places:
+        rng.choice(places)(rng.choice([*NUMBERS, *HOSTILE, [], {}, [[]]]))
+    file.write_text("\n".join(json.dumps(line) for line in data) if lines is not None else json.dumps(data))
+    return f"{file.name} with another value"
+
+
+def _collect(data: Any, places: list[Callable[[Any], None]]) -> None:
+    inside = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in list(inside)[:50]:
+        places.append(lambda new, key=key: data.__setitem__(key, new))  # type: ignore[misc]
+        _collect(value, places)
+
+
+def copy(source: Path, target: Path) -> Path:
+    return Path(shutil.copytree(source, target, symlinks=True))
