@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo check test soak bench docs clean sanitize
+.PHONY: setup demo check test soak fuzz bench docs clean sanitize
 
 setup: $(READY)
 
@@ -38,6 +38,12 @@ test: $(READY)
 SOAKED := tests/train/test_faults.py tests/train/test_distributed.py tests/sweep/test_sweep.py tests/house/test_training_faults.py
 soak: $(READY)
 	SOAK=1 $(BIN)/python -m pytest -q -n 2 $(SOAKED)
+
+# Mutated input for every verb and every file format, for a bounded time; the counts stand in docs/security.md.
+FUZZ_SECONDS ?= 300
+fuzz: $(READY)
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) --out docs/results/fuzz.json
+	$(BIN)/python docs/generate.py
 
 # The kernel's own driver under AddressSanitizer and UndefinedBehaviorSanitizer, every variant this machine runs.
 sanitize:

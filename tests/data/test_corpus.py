@@ -114,6 +114,12 @@ def test_hashes_are_compared_once(corpus: Corpus, monkeypatch: pytest.MonkeyPatc
         open_corpus(corpus.path)
 
 
+def test_what_is_remembered_may_be_nonsense(corpus: Corpus) -> None:
+    for nonsense in ("nonsense", "[]", json.dumps({"hash": corpus.index.hash, "stamps": []})):
+        (corpus.path / VERIFIED).write_text(nonsense)
+        assert open_corpus(corpus.path).index == corpus.index
+
+
 def test_a_folder_that_cannot_remember_is_checked_each_time(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     (corpus.path / VERIFIED).unlink()
     monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(PermissionError))

@@ -48,7 +48,7 @@ def test_batches_resume_by_step_and_divide_by_part() -> None:
     batches = mqar.Batches(Task(), batch_size=4)
     whole = batches.batch(3)
     assert whole.rows == (12, 13, 14, 15)
-    assert whole.keep is None
+    assert whole.positions is None
     halves = [batches.batch(3, part, 2) for part in range(2)]
     assert torch.equal(torch.cat([half.inputs for half in halves]), whole.inputs)
     assert torch.equal(torch.cat([half.targets for half in halves]), whole.targets)

@@ -33,8 +33,9 @@ def run(command: Callable[[], int], cwd: Path, *, timeout: float) -> Ended:
         code = 99
         try:
             os.chdir(cwd)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # nobody types an answer
             # The parent's streams may be files with something still in them.
-            sys.stdin, sys.stdout, sys.stderr = (open(n, "r" if n == 0 else "w", closefd=False) for n in range(3))
+            sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, "r" if n == 0 else "w", closefd=False) for n in range(3))
             code = command()
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else 1

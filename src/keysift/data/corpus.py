@@ -227,7 +227,10 @@ def _verified(path: Path, index: Index) -> dict[str, Any]:
         seen = jsons.loads((path / VERIFIED).read_bytes())
     except (OSError, ValueError):
         return {}
-    return seen["stamps"] if isinstance(seen, dict) and seen.get("hash") == index.hash else {}
+    if not isinstance(seen, dict) or seen.get("hash") != index.hash:
+        return {}
+    stamps = seen.get("stamps")
+    return stamps if isinstance(stamps, dict) else {}
 
 
 def _remember(path: Path, index: Index, stamps: dict[str, list[int]]) -> None:
