@@ -1,6 +1,7 @@
 """The playground's other views, its files, its accessibility and its speed, in a real browser."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
+from keysift.web.picture import colours
 from keysift.web.play_page import shipped_model
 from tests.web.browser import axe
 from tests.web.playing import Session, browser, file, session
@@ -165,6 +167,9 @@ def test_figures_are_saved_as_svg_and_png(session: Session, tmp_path: Path) -> N
     assert "Softmax" in text
     assert "▼−0.0915" in text
     assert "var(" not in text, "colours are written out: the file needs no style sheet"
+    red = ", ".join(str(int(colours("light")["moved"][at : at + 2], 16)) for at in (1, 3, 5))
+    assert len(re.findall(rf'<rect[^>]*fill="rgb\({red}\)"', text)) == 2, "the two bars that moved"
+    assert re.search(r'<text[^>]*paint-order="stroke"[^>]*>screening accepts', text), "a halo stays behind its letters"
     with page.expect_download() as png:
         page.click("#png")
     png.value.save_as(tmp_path / "figure.png")

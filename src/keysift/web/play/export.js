@@ -20,6 +20,7 @@ function frozen(chart) {
       "stroke-width",
       "stroke-dasharray",
       "opacity",
+      "paint-order",
       "font-size",
       "font-weight",
     ]) {
