@@ -75,6 +75,13 @@ def test_refusals(tiny: TrainConfig, tmp_path: Path) -> None:
     (run / "train.json").write_text("{")
     with refuses("train.json is not JSON"):
         go(None, run, resume=True)
+    for text in ("{}", "[]", '{"config": 3}', '{"config": {}}'):
+        (run / "train.json").write_text(text)
+        with refuses("train.json does not describe a run|needs 'stream'"):
+            go(None, run, resume=True)
+    (run / "train.json").write_text('{"config": {"arch": 3, "data": "x", "steps": 1}, "parameters": 1}')
+    with refuses(r"does not describe a run \(arch, data or steps\)"):
+        summary(run)
 
 
 def test_one_trainer_at_a_time(tiny: TrainConfig, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from keysift.core import jsons
 from keysift.core.config import config, from_dict, to_dict
@@ -78,11 +79,16 @@ def verify(path: Path) -> None:
 def _manifest(path: Path) -> dict[str, tuple[int, str]]:
     try:
         found = jsons.loads((path / MANIFEST).read_text())
-        if not isinstance(found, dict) or any(Path(name).is_absolute() or ".." in Path(name).parts for name in found):
-            raise ValueError("it should list files of the checkpoint")
-        return {name: (int(size), str(digest)) for name, (size, digest) in found.items()}
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise DataError(f"{path} has no readable {MANIFEST} ({error}); {_instead(path)}") from error
+    if not isinstance(found, dict) or not all(_is_entry(name, entry) for name, entry in found.items()):
+        raise DataError(f"{path} has no readable {MANIFEST} (it does not list files); {_instead(path)}")
+    return found
+
+
+def _is_entry(name: str, entry: Any) -> bool:
+    inside = not Path(name).is_absolute() and ".." not in Path(name).parts
+    return inside and isinstance(entry, list) and [type(part) for part in entry] == [int, str]
 
 
 def progress(path: Path) -> Progress:

@@ -64,10 +64,10 @@ def summary(run: Path) -> Summary:
         told = jsons.loads((run / TRAIN).read_text())
         settings, parameters = upgraded(told["config"]), int(told["parameters"])
         arch, data, wanted = settings["arch"], settings["data"], settings["steps"]
-        if not (isinstance(arch, str) and isinstance(data, str) and (wanted is None or type(wanted) is int)):
-            raise TypeError("arch and data are text, steps is a number")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{run / TRAIN} does not describe a run ({error!r}); remove it or look elsewhere") from error
+    if not (isinstance(arch, str) and isinstance(data, str) and (wanted is None or type(wanted) is int)):
+        raise DataError(f"{run / TRAIN} does not describe a run (arch, data or steps); remove it or look elsewhere")
     lines = list(read(run / METRICS))
     last: dict[str, Any] = lines[-1] if lines else {}
     validations = [(line["step"], loss, bits) for line in lines for loss, bits in _validation(line)]
