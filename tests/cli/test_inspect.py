@@ -85,6 +85,11 @@ def test_what_cannot_be_is_refused_before_any_work(
     subject = open_subject(str(theirs))
     with refuses("text 1 has 90 tokens, llama reads at most 64; shorten it, or pass --tokens 64"):
         inspect(subject, ["the red ball " * 30])
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", _missing_library)
+    with refuses(r"model.gguf cannot be read with what is installed \(no gguf\); for GGUF files pip install"):
+        open_subject(str(tmp_path / "model.gguf"))
+    monkeypatch.undo()
     monkeypatch.setattr(memory, "available", lambda: 10_000)
     with refuses("in fp32 needs about 0.0 GB"):
         open_subject(str(theirs))
@@ -93,6 +98,10 @@ def test_what_cannot_be_is_refused_before_any_work(
     monkeypatch.setitem(sys.modules, "transformers", None)
     with refuses(r"Hugging Face models need the extra \[hub\]; install it with pip install 'keysift\[hub\]'"):
         open_subject(str(theirs))
+
+
+def _missing_library(*_: object, **__: object) -> None:
+    raise ImportError("no gguf")
 
 
 def _no_network(*_: object) -> None:

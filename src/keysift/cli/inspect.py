@@ -26,6 +26,8 @@ class Args:
     """Write a self-contained HTML report here."""
     json: bool = False
     """Print the record as JSON."""
+    record: Path | None = None
+    """Also write the record here, as compact JSON."""
     tokens: int | None = None
     """Read only so many tokens of each text."""
     batch: int = 1
@@ -68,6 +70,8 @@ def run(args: Args) -> None:
             swap=args.swap,
             progress=bar.update,
         )
+    if args.record is not None:
+        record.save(args.record)
     if args.out is not None:
         write_whole(args.out, inspect_page([record], [pairs(subject, first)]))
     if args.json:

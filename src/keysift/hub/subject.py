@@ -85,15 +85,23 @@ def open_pretrained(where: str) -> Pretrained:
             tokenizer = transformers.AutoTokenizer.from_pretrained(source, **more)
             # fp32 on a CPU; SDPA where the model has it, so that no layer holds its weights as a whole.
             model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, **more)
-        except (OSError, ValueError, KeyError, ImportError) as error:
+        except ImportError as error:
+            raise UnsupportedError(
+                f"{where} cannot be read with what is installed ({_first_line(error)}); for GGUF files "
+                f"pip install 'keysift[gguf]'"
+            ) from error
+        except (OSError, ValueError, KeyError) as error:
             if isinstance(error, UnsupportedError):
                 raise
-            first = str(error).strip().splitlines()[0]
             raise DataError(
                 f"{where} is neither a keysift model, nor a local Hugging Face directory, nor a name that can be "
-                f"downloaded ({first})"
+                f"downloaded ({_first_line(error)})"
             ) from error
     return Pretrained(model, tokenizer, path.name if path.exists() else where)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _reachable() -> bool:

@@ -124,6 +124,8 @@ class Collector:
 
     def _chosen(self, block: Block) -> Tensor:
         """At most `sample` rows of each bucket, decided by position alone, so that blocks do not matter."""
+        if self.sample == 0:
+            return block.at_T[:0]
         n_T = block.at_T + 1
         low_T = 2 ** bucket_of(n_T)
         every_T = torch.div(low_T + self.sample - 1, self.sample, rounding_mode="floor")

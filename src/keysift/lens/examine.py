@@ -25,7 +25,7 @@ from keysift.lens.subject import Progress, Subject, checked, losses, silent
 from keysift.lens.swap import output, swapped
 
 NO_LIMIT = 1e12  # a reach beyond is written as this
-EXCERPT = 128  # tokens on which each head is tried alone
+EXCERPT, SHORT = 256, 128  # tokens of the tests that run the model for every layer, and for every count of keys
 NAMED = 20  # keys that are only relatively bright, by name
 
 
@@ -105,13 +105,13 @@ def _tests(
     first, longest = texts[0], max(map(len, texts))
     progress("tests", 0, 4)
     found: dict[str, Any] = {"absolute_percentile": _percentiles(subject, texts, collector, collector.calibration)}
-    found["leave_out"] = leave_out(subject, first)
+    found["leave_out"] = leave_out(subject, first[:EXCERPT])
     progress("tests", 1, 4)
     found["dilution"] = dilution(subject, first, longest)
     progress("tests", 2, 4)
     found["nothing_relevant"] = nothing_relevant(subject, first, longest)
     progress("tests", 3, 4)
-    found["functional"] = functional(subject, first[:EXCERPT], heads=each_head, progress=progress)
+    found["functional"] = functional(subject, first[:SHORT], heads=each_head, progress=progress)
     progress("tests", 4, 4)
     return found
 
@@ -140,7 +140,7 @@ def _swap(
     collector: Collector,
     progress: Progress,
 ) -> dict[str, Any]:
-    other = Collector(max(map(len, ids.values())), sample=collector.sample, seed=collector.seed)
+    other = Collector(max(map(len, ids.values())), sample=0, seed=collector.seed)  # the diagnostics of every row
     found = _collect(subject, ids, batch, other, progress, swap=name)
     heads = [{"layer": h.layer, "head": h.head, "kinds": h.kinds, "values": h.values} for h in heads_of(other)]
     return {"mechanism": name, "losses": found, "heads": heads}
