@@ -6,7 +6,7 @@ from html import escape
 from typing import Literal
 
 from keysift.evaluate.play_record import Preset, PresetCase
-from keysift.web.number import number
+from keysift.web.number import number, tick
 from keysift.web.page import source
 
 Scheme = Literal["light", "dark"]
@@ -22,7 +22,7 @@ def picture(companies: Sequence[Preset], cases: Sequence[PresetCase], scheme: Sc
     mechanisms = list(dict.fromkeys(case.mechanism for case in cases))
     high = _TOP + _ROW * len(mechanisms)
     parts = [f'<rect width="{_WIDE}" height="{high}" fill="{ink["page"]}"/>']
-    head = f"One key, the same score (cosine {number(companies[0].cosines[0])}), in two companies"
+    head = f"One key, the same score (cosine {tick(companies[0].cosines[0])}), in two companies"
     parts.append(_text(20, 28, head, ink["ink"], 18, 600))
     parts += [_text(_LEFT + _PANEL * k, 60, company.title, ink["soft"], 14, 600) for k, company in enumerate(companies)]
     for row, mechanism in enumerate(mechanisms):
@@ -58,7 +58,7 @@ def _panel(
             top = base - max(tall, first * _HIGH) - 6
             parts += _verdict(x, base, top, weight, first, ink)
         parts.append(_text(middle, top, number(weight), ink["ink"], 14, 600 if j == 0 else 400, "middle"))
-        name = "the key" if j == 0 else f"c = {number(cosine)}"
+        name = "the key" if j == 0 else f"c = {tick(cosine)}"
         parts.append(_text(middle, base + 17, name, ink["ink"] if j == 0 else ink["soft"], 12, 400, "middle"))
     return parts
 
