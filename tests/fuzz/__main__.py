@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from tests.fuzz import cases, material, mutate, sandbox
 
@@ -22,7 +23,11 @@ def main() -> int:
     flags.add_argument("--cases", type=int, default=10**9, help="stop after so many")
     flags.add_argument("--only", type=int, help="run one case by its number, and show what it says")
     flags.add_argument("--out", type=Path, help="write the counts here as JSON")
+    flags.add_argument("--show", type=Path, help="say in words what --out wrote, and run nothing")
     asked = flags.parse_args()
+    if asked.show is not None:
+        sys.stdout.write(shown(json.loads(asked.show.read_text())) + "\n")
+        return 0
     with tempfile.TemporaryDirectory(prefix="keysift-fuzz-") as place:
         found = fuzz(Path(place), asked.seed, seconds=asked.seconds, most=asked.cases, only=asked.only)
     if asked.out is not None:
@@ -31,7 +36,17 @@ def main() -> int:
     return 1 if found["faults"] else 0
 
 
-def fuzz(place: Path, seed: int, *, seconds: float, most: int, only: int | None = None) -> dict[str, object]:
+def shown(found: dict[str, Any]) -> str:
+    """The counts of a run as Markdown."""
+    verbs = ", ".join(f"{verb} {count}" for verb, count in found["verbs"].items())
+    codes = ", ".join(f"{count} ended with {code}" for code, count in found["exit_codes"].items())
+    return (
+        f"- {found['cases']:,} cases in {found['seconds']:,.0f} s (seed {found['seed']}), {found['faults']} faults; "
+        f"the slowest took {found['slowest_case_seconds']} s\n- by verb: {verbs}\n- exit codes: {codes}"
+    )
+
+
+def fuzz(place: Path, seed: int, *, seconds: float, most: int, only: int | None = None) -> dict[str, Any]:
     # Without colours and bars of our own, a control byte on the terminal is somebody else's.
     os.environ.update(TERM="dumb", NO_COLOR="1", XDG_CACHE_HOME=str(place / "cache"), HOME=str(place), COLUMNS="100")
     made = material.make(place / "material")
