@@ -293,7 +293,7 @@ struct SlabTask : SlabScratch {
     const int64_t key_pad = shape.key_pad();
     for (int64_t n = 0; n < count; ++n) {
       BackwardBlock& block = blocks[n];
-      pack_keys(shape, plan, tile, piece, task.kv_tile, slab + n * kBlock, block.there, staging, block.keys);
+      pack_keys(shape, plan, tile, piece, task.kv_tile, slab + n * kBlock, {0, kBlock}, staging, block.keys);
       for (int j = 0; j < kBlock; ++j) {
         float* row = block.key_rows + j * key_pad;
         float total = 0;

@@ -48,30 +48,33 @@ KEYSIFT_INLINE int existing(const keysift_piece& piece, int64_t block_key) {
   return static_cast<int>(clamp<int64_t>(piece.keys - block_key, 0, kBlock));
 }
 
-// Unit, turned keys of a block of a piece, transposed to (key width, kBlock); keys that do not exist become zeros.
+// Unit, turned keys of a block of a piece, transposed to (key width, kBlock): those that are needed, in whole vectors, the
+// rest left as it was. Keys that do not exist become zeros.
 // staging holds kBlock rows.
 template <class S>
 KEYSIFT_INLINE void pack_keys(const S& shape, const Plan& plan, const Tile& tile, const keysift_piece& piece, int64_t kv,
-                              int64_t block_key, int there, float* staging, float* packed) {
+                              int64_t block_key, KeySpan needed, float* staging, float* packed) {
   const keysift_problem& p = plan.problem;
   const int64_t width = shape.key();
   const float* rows;
   int64_t stride = p.k.row_stride;
   const int64_t first = piece.key + block_key;
-  if (p.dtype == KEYSIFT_F32 && there == kBlock && stride < (1 << 24)) {
+  const int there = existing(piece, block_key);
+  const int from = needed.from / kLanes * kLanes, to = (needed.to + kLanes - 1) / kLanes * kLanes;
+  if (p.dtype == KEYSIFT_F32 && to <= there && stride < (1 << 24)) {
     rows = reinterpret_cast<const float*>(row_of(p.k, p.dtype, piece.row, kv, first));
   } else {
-    memset(staging, 0, static_cast<size_t>(kBlock * width) * 4);
-    for (int j = 0; j < there; ++j) {
+    memset(staging + from * width, 0, static_cast<size_t>((to - from) * width) * 4);
+    for (int j = from; j < smaller(to, there); ++j) {
       read_row(row_of(p.k, p.dtype, piece.row, kv, first + j), p.dtype, width, width, staging + j * width);
     }
     rows = staging;
     stride = width;
   }
   float cosines[kBlock], sines[kBlock];
-  if (tile.rotates) turn_table(tile.turns_per_position, block_key, kBlock, cosines, sines);
+  if (tile.rotates) turn_table(tile.turns_per_position, block_key + from, to - from, cosines + from, sines + from);
   const vi step = lane_numbers() * all(static_cast<int32_t>(stride));
-  for (int j = 0; j < kBlock; j += kLanes) {
+  for (int j = from; j < to; j += kLanes) {
     vd low{}, high{};
     for (int64_t x = 0; x < width; ++x) {
       float* column = packed + x * kBlock + j;

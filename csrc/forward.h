@@ -123,7 +123,9 @@ struct Forward {
     uint64_t passed[kBatch];
     for (block_key = from / kBlock * kBlock; block_key < to; block_key += kBlock) {
       const int there = existing(piece, block_key);
-      pack_keys(shape, plan, tile, piece, kv, block_key, there, scratch.staging, scratch.keys);
+      const KeySpan needed{static_cast<int>(larger<int64_t>(0, from - block_key)),
+                           static_cast<int>(smaller<int64_t>(there, to - block_key))};
+      pack_keys(shape, plan, tile, piece, kv, block_key, needed, scratch.staging, scratch.keys);
       packed_values = 0;
       finite = false;
       if (!few) {

@@ -58,18 +58,35 @@ def _remember(
     """Keys, values and the scalars that belong to keys, past and new; the key maps of a head travel as channels."""
     assert reading.append is not None
     of_keys = {s.name: s.per for s in mechanism.scalars if s.per in (Per.KEY, Per.KEY_CHANNEL)}
-    b, heads, t, width = k.shape
-    maps = mechanism.key_maps
-    new = {"k": k.view(b, heads // maps, maps, t, width).transpose(2, 3).flatten(3), "v": v}
+    new = {"k": _as_channels(k, mechanism.key_maps), "v": v}
     for name, per in of_keys.items():
         new[name] = scalars[name] if per is Per.KEY_CHANNEL else scalars[name][..., None]
     held = store.extend(new, reading.append)
-    k_BGSX = held.entries["k"]
-    s = k_BGSX.shape[2]
-    k = k_BGSX.reshape(b, heads // maps, s, maps, width).transpose(2, 3).flatten(1, 2)
+    k = _as_heads(held.entries["k"], mechanism.key_maps)
     past = {
         name: held.entries[name] if per is Per.KEY_CHANNEL else held.entries[name][..., 0]
         for name, per in of_keys.items()
     }
     first = [reading.append.start + number for number in held.first]
-    return k, held.entries["v"], scalars | past if past else scalars, reading.positions.seeing(first, held.count, s)
+    return (
+        k,
+        held.entries["v"],
+        scalars | past if past else scalars,
+        reading.positions.seeing(first, held.count, k.shape[2]),
+    )
+
+
+def _as_channels(k_BGTK: Tensor, maps: int) -> Tensor:
+    """B (G N) T K -> B G T (N K)."""
+    if maps == 1:
+        return k_BGTK
+    b, heads, t, width = k_BGTK.shape
+    return k_BGTK.view(b, heads // maps, maps, t, width).transpose(2, 3).flatten(3)
+
+
+def _as_heads(k_BGTX: Tensor, maps: int) -> Tensor:
+    """B G T (N K) -> B (G N) T K."""
+    if maps == 1:
+        return k_BGTX
+    b, groups, t, channels = k_BGTX.shape
+    return k_BGTX.reshape(b, groups, t, maps, channels // maps).transpose(2, 3).flatten(1, 2)
