@@ -75,7 +75,7 @@ def run(call: Call) -> tuple[Tensor, None]:
     flags = _flags(call)
     assert flags is not None, "declined"
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (call.q, call.k, call.v))
-    window, reach, acceptance = (call.scalars[n].reshape(-1) for n in ("window", "reach", "acceptance"))
+    window, reach, acceptance = (call.scalars[n].reshape(-1).contiguous() for n in ("window", "reach", "acceptance"))
     inputs = Inputs(q, k, v, window, reach, acceptance, call.positions.pieces, call.positions.offset, flags)
     learning = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, window, reach, acceptance))
     if learning or torch.compiler.is_compiling():
