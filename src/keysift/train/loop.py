@@ -116,7 +116,7 @@ class Session:
         self.display = Display(self.config.steps, seconds, show=show and world.first)
         self.writer: metrics.Writer | None = None
         self.trackers = Trackers({}, self.display.live.say)
-        self._pool = ThreadPoolExecutor(1)
+        self._pool, self._closed = ThreadPoolExecutor(1), False
         if not world.alike(self.facts.stream):
             raise DataError(f"{config.data} is not the same text for every process; give all of them the same files")
         world.first_does(lambda: self._claim(stored))
@@ -322,7 +322,8 @@ class Session:
 
         def read() -> list[Batch]:
             mine = range(self.world.rank, parts, self.world.size)
-            return [self.batches.batch(step, part, parts) for part in mine]
+            # A long step is not read to its end for a session that is over.
+            return [self.batches.batch(step, part, parts) for part in mine if not self._closed]
 
         return self._pool.submit(read)
 
@@ -335,6 +336,7 @@ class Session:
         )
 
     def close(self) -> None:
+        self._closed = True
         self._pool.shutdown(cancel_futures=True)
         self.trackers.finish()
         if self.writer is not None:
