@@ -137,8 +137,8 @@ FAULTS = [
     Fault(
         "masked keys count in Softpick",
         "mechanisms/rules.py",
-        "total = torch.where(keep, apply(self.bottom, x, m), 0.0)",
-        "total = torch.where(keep, apply(self.bottom, x, m), torch.exp(-m))",
+        "total = torch.where(keep, bottom, 0.0)",
+        "total = torch.where(keep, bottom, torch.exp(-m))",
         ORACLES,
         "softpick",
     ),

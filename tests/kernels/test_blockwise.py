@@ -87,4 +87,4 @@ def test_declines_with_a_reason() -> None:
 def test_is_chosen_where_the_whole_would_be_large() -> None:
     q = torch.randn(1, 1, 600, 4)
     assert explain("sigmoid", q, q, q).backend == "blockwise"
-    assert explain("softpick", q, q, q).backend == "dense"
+    assert explain("softpick", q, q, q).backend == "by_rows"

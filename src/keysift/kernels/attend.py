@@ -13,7 +13,7 @@ from torch import Tensor
 
 from keysift.core.errors import UnsupportedError
 from keysift.core.registry import Registry
-from keysift.kernels import blockwise, dense, hidden, native, screening_cpu, sdpa
+from keysift.kernels import blockwise, by_rows, dense, hidden, native, screening_cpu, sdpa
 from keysift.kernels import call as calls
 from keysift.kernels.call import Call, Options, Scalars
 from keysift.kernels.native import Reason
@@ -72,6 +72,16 @@ BACKENDS.add(
         run=blockwise.run,
         declines=blockwise.declines,
         not_worth=blockwise.not_worth,
+    ),
+)
+BACKENDS.add(
+    "by_rows",
+    Backend(
+        name="by_rows",
+        about="plain torch, a block of whole rows at a time, for every mechanism; memory grows with keys only",
+        run=by_rows.run,
+        declines=by_rows.declines,
+        not_worth=by_rows.not_worth,
     ),
 )
 BACKENDS.add(

@@ -90,7 +90,7 @@ def _pair(
     if call.bias is not None:
         x = x + _of(heads, part(call.bias, rows, keys)).to(x.dtype)
     near = Visible(_of(heads, seen.keep_BHTS), _of(heads, seen.distance_BHTS))
-    own = {name: _scalar(call, name, value, rows, keys, heads) for name, value in scalars.items()}
+    own = {name: scalar_part(call, name, value, rows, keys, heads) for name, value in scalars.items()}
     return dense.weigh(call.mechanism, (x,), near, own) @ v
 
 
@@ -101,7 +101,7 @@ def _of(heads: Tensor | None, x: Tensor) -> Tensor:
     return x.index_select(x.ndim - 3, heads)
 
 
-def _scalar(call: Call, name: str, value: Tensor, rows: slice, keys: slice, heads: Tensor | None) -> Tensor:
+def scalar_part(call: Call, name: str, value: Tensor, rows: slice, keys: slice, heads: Tensor | None) -> Tensor:
     per = call.mechanism.scalar(name).per
     if per in (Per.QUERY, Per.QUERY_CHANNEL):
         value = value[:, :, rows]

@@ -4,6 +4,7 @@ Letters: B batch, H heads, G key heads, M maps, T queries, S keys, K key width, 
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,8 +55,9 @@ def weigh(mechanism: Mechanism, scores: tuple[Tensor, ...], visible: Visible, sc
 def applying(mechanism: Mechanism, scalars: Mapping[str, Tensor]) -> Apply:
     """Calls functions of the mechanism with the scalars they name."""
 
-    def apply(step: Callable[..., Tensor | float], *tensors: Tensor) -> Tensor:
-        return torch.as_tensor(step(*tensors, **_pick(mechanism, step, scalars)))
+    def apply(step: Callable[..., Any], *tensors: Tensor) -> Any:
+        found = step(*tensors, **_pick(mechanism, step, scalars))
+        return torch.tensor(found) if isinstance(found, float) else found
 
     return apply
 

@@ -68,11 +68,12 @@ def _of_piece(
             yield Part(row, slice(query + square, query + queries), slice(key + past, key + past + square), False)
 
 
-def blocks(call: Call) -> Iterator[tuple[slice, slice]]:
+def blocks(call: Call, size: int | None = None) -> Iterator[tuple[slice, slice]]:
     """Blocks of queries, each with the keys it might see."""
     queries, keys = call.q.shape[2], call.k.shape[2]
-    for start in range(0, queries, BLOCK):
-        stop = min(start + BLOCK, queries)
+    size = BLOCK if size is None else size
+    for start in range(0, queries, size):
+        stop = min(start + size, queries)
         last = keys
         if call.causal and call.positions.consecutive:
             last = min(max(call.positions.offset + stop, 1), keys)

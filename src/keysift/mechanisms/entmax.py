@@ -64,48 +64,51 @@ class _Entmax(torch.autograd.Function):
     """The solvers are not differentiated through: the optimum's own derivative is exact and cheaper."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, keep: Tensor, alpha: Tensor, solve: Solve) -> Tensor:
+    def forward(ctx: Any, x: Tensor, keep: Tensor, alpha: Tensor, order: float | None, solve: Solve) -> Tensor:
         w = solve(x - parts.visible_max(x, keep), keep, alpha).masked_fill(~keep, 0.0)
         ctx.save_for_backward(w, alpha)
+        ctx.order = order
         return w
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, Tensor | None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, Tensor | None, None, None]:
         (dw,) = grads
         w, alpha = ctx.saved_tensors
-        slope = torch.where(w > 0, w.pow(2 - alpha), 0.0)
+        slope = _slope(w, alpha, ctx.order)
         portion = parts.share(slope)
         dx = slope * (dw - (portion * dw).sum(-1, keepdim=True))
         if not ctx.needs_input_grad[2]:
-            return dx, None, None, None
+            return dx, None, None, None, None
         shannon = torch.xlogy(w, w)
         tilt = alpha - 1
         dalpha = (w - portion) / tilt.square() - (shannon - portion * shannon.sum(-1, keepdim=True)) / tilt
-        return dx, None, (dw * dalpha).sum_to_size(alpha.shape), None
+        return dx, None, (dw * dalpha).sum_to_size(alpha.shape), None, None
 
 
-def _entmax(x: Tensor, keep: Tensor, alpha: Tensor, solve: Solve) -> Tensor:
-    return _Entmax.apply(x, keep.expand(x.shape), alpha, solve)  # type: ignore[no-any-return,no-untyped-call]
+def _slope(w: Tensor, alpha: Tensor, order: float | None) -> Tensor:
+    """w^(2 - alpha) on the support; powers that have a name are cheaper by it."""
+    if order == 2:
+        return (w > 0).to(w.dtype)
+    return w.sqrt() if order == 1.5 else torch.where(w > 0, w.pow(2 - alpha), 0.0)
+
+
+def solved(x: Tensor, keep: Tensor, order: Tensor | float, solve: Solve) -> Tensor:
+    """The weights found by `solve`, with the derivative of the optimum."""
+    alpha = order if isinstance(order, Tensor) else x.new_tensor(order)
+    known = None if isinstance(order, Tensor) else order
+    return _Entmax.apply(x, keep.expand(x.shape), alpha, known, solve)  # type: ignore[no-any-return,no-untyped-call]
 
 
 def weigh_sparsemax(x_BHTS: Tensor, keep_BHTS: Tensor) -> Tensor:
-    return _entmax(x_BHTS, keep_BHTS, x_BHTS.new_tensor(2.0), solve_sparsemax)
+    return solved(x_BHTS, keep_BHTS, 2.0, solve_sparsemax)
 
 
 def weigh_entmax15(x_BHTS: Tensor, keep_BHTS: Tensor) -> Tensor:
-    return _entmax(x_BHTS, keep_BHTS, x_BHTS.new_tensor(1.5), solve_entmax15)
+    return solved(x_BHTS, keep_BHTS, 1.5, solve_entmax15)
 
 
 def weigh_alpha_entmax(x_BHTS: Tensor, keep_BHTS: Tensor, *, alpha: Tensor) -> Tensor:
-    return _entmax(x_BHTS, keep_BHTS, alpha, solve_by_bisection)
-
-
-def two() -> float:
-    return 2.0
-
-
-def one_and_a_half() -> float:
-    return 1.5
+    return solved(x_BHTS, keep_BHTS, alpha, solve_by_bisection)
 
 
 def learned(*, alpha: Tensor) -> Tensor:
@@ -139,7 +142,7 @@ SPARSEMAX = Mechanism(
     source="arXiv:1602.02068v2",
     page="entmax",
     formula="w = max(x - tau, 0), sum w = 1",
-    rule=Threshold(order=two, weigh_row=weigh_sparsemax),
+    rule=Threshold(order=2.0, weigh_row=weigh_sparsemax),
     holds=_HOLDS,
     notes=_NOTES,
 )
@@ -150,7 +153,7 @@ ENTMAX15 = Mechanism(
     source="arXiv:1905.05702v2",
     page="entmax",
     formula="w = max(x / 2 - tau, 0)^2, sum w = 1",
-    rule=Threshold(order=one_and_a_half, weigh_row=weigh_entmax15),
+    rule=Threshold(order=1.5, weigh_row=weigh_entmax15),
     holds=_HOLDS,
     notes=_NOTES,
 )

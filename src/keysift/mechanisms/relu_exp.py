@@ -35,19 +35,19 @@ def judge(x_BHTS: Tensor, distance_BHTS: Tensor) -> Tensor:
     return torch.expm1(torch.relu(x_BHTS))
 
 
-def grown(x_BHTS: Tensor, m_BHT1: Tensor) -> Tensor:
-    """exp(-m) (exp(x) - 1), in the form that keeps its digits where x is near 0."""
-    above = torch.exp(x_BHTS - m_BHT1) * -torch.expm1(-x_BHTS.clamp_min(0))
-    below = torch.exp(-m_BHT1) * torch.expm1(x_BHTS.clamp_max(0))
-    return torch.where(x_BHTS > 0, above, below)
-
-
-def positive(x_BHTS: Tensor, m_BHT1: Tensor) -> Tensor:
-    return torch.relu(grown(x_BHTS, m_BHT1))
-
-
 def size(x_BHTS: Tensor, m_BHT1: Tensor) -> Tensor:
-    return grown(x_BHTS, m_BHT1).abs()
+    """exp(-m) |exp(x) - 1|, in a form that keeps its digits where x is near 0 and never overflows."""
+    return torch.exp(torch.relu(x_BHTS) - m_BHT1) * -torch.expm1(-x_BHTS.abs())
+
+
+def normalised(x_BHTS: Tensor, m_BHT1: Tensor) -> tuple[Tensor, Tensor]:
+    positive = size(torch.relu(x_BHTS), m_BHT1)
+    return positive, positive
+
+
+def softpick(x_BHTS: Tensor, m_BHT1: Tensor) -> tuple[Tensor, Tensor]:
+    bottom = size(x_BHTS, m_BHT1)
+    return torch.where(x_BHTS > 0, bottom, 0.0), bottom
 
 
 def eps(m_BHT1: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ RELU_EXP_NORMALISED = Mechanism(
     source=_DISCUSSION,
     page="relu_exp",
     formula="w = max(0, exp(x) - 1) / its sum, or 0",
-    rule=RunningSums(top=positive, bottom=positive),
+    rule=RunningSums(terms=normalised),
     holds=_HOLDS | {Promise.BOUNDED, Promise.REFUSED_INERT, Promise.HULL_WITH_ZERO},
     notes={Promise.SUMS_TO_ONE: "sums to one, or to zero where no score is positive"},
 )
@@ -81,7 +81,7 @@ SOFTPICK = Mechanism(
     source="arXiv:2504.20966v1",
     page="relu_exp",
     formula="w = max(0, exp(x) - 1) / (sum |exp(x) - 1| + eps)",
-    rule=RunningSums(top=positive, bottom=size, rest=eps),
+    rule=RunningSums(terms=softpick, rest=eps),
     holds=_HOLDS | {Promise.BOUNDED, Promise.HULL_WITH_ZERO},
     notes={Promise.REFUSED_INERT: "a refused key adds up to one to the denominator, so it still dilutes"},
 )

@@ -2,7 +2,7 @@
 
     Pointwise      w = judge(x, distance)                         each key alone; blocks of keys add up in any order
     Counted        w = judge(x, distance, seen)                   the same once it is known how many keys are visible
-    RunningSums    w = top(x) / (sum bottom(x) + rest)            one pass, with sums rescaled as the maximum grows
+    RunningSums    w = top(x) / (sum of bottom(x) + rest)         one pass, with sums rescaled as the maximum grows
     Softmax        w = gain (softmax(factor x) - share softmax(y) - level)      one pass for each softmax
     Threshold      w = max((order - 1) x - tau, 0)^(1/(order-1))  tau first, from the whole row; then one pass
     TwoSoftmaxes   w = combine(softmax(x), softmax(y))            both normalisers first, then one pass
@@ -18,7 +18,7 @@ Letters: B batch, H heads, T queries, S keys.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -46,7 +46,7 @@ Number = Callable[..., "Tensor | float"]
 class Apply(Protocol):
     """Calls a function of the mechanism with tensors, and with the scalars it names."""
 
-    def __call__(self, step: Callable[..., Tensor | float], *tensors: Tensor) -> Tensor: ...
+    def __call__(self, step: Callable[..., Any], *tensors: Tensor) -> Any: ...
 
 
 Maps = tuple[Tensor, ...]
@@ -82,7 +82,8 @@ class Pointwise(Rule):
     single_pass: ClassVar[bool] = True
 
     def weigh(self, maps: Maps, visible: Visible, apply: Apply) -> Tensor:
-        return apply(self.judge, maps[0], visible.distance_BHTS)
+        w: Tensor = apply(self.judge, maps[0], visible.distance_BHTS)
+        return w
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,30 +94,32 @@ class Counted(Rule):
     single_pass: ClassVar[bool] = True
 
     def weigh(self, maps: Maps, visible: Visible, apply: Apply) -> Tensor:
-        return apply(self.judge, maps[0], visible.distance_BHTS, counted(visible.seen_BHT1, maps[0]))
+        w: Tensor = apply(self.judge, maps[0], visible.distance_BHTS, counted(visible.seen_BHT1, maps[0]))
+        return w
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunningSums(Rule):
     """w = top / (sum of bottom over the visible keys + rest), and 0 where that is 0.
 
-    `top(x, m)` and `bottom(x, m)` are what a key adds to the numerator and to the denominator, `rest(m)` is added to
-    the denominator once; all of them times exp(-m), m = max(max x, 0), so that none overflows. A running sum is carried
-    to a larger m by that factor alone.
+    `terms(x, m)` gives top and bottom, what a key adds to the numerator and to the denominator; `rest(m)` is added to
+    the denominator once. All of them come times exp(-m), m = max(max x, 0), so that none overflows; a running sum is
+    carried to a larger m by that factor alone.
     """
 
-    top: Step
-    bottom: Step
+    terms: Callable[..., tuple[Tensor, Tensor]]
     rest: Step | None = None
     single_pass: ClassVar[bool] = True
 
     def weigh(self, maps: Maps, visible: Visible, apply: Apply) -> Tensor:
         x, keep = maps[0], visible.keep_BHTS
         m = parts.visible_max(x, keep).clamp_min(0)
-        total = torch.where(keep, apply(self.bottom, x, m), 0.0).sum(-1, keepdim=True)
+        top, bottom = apply(self.terms, x, m)
+        total = torch.where(keep, bottom, 0.0).sum(-1, keepdim=True)
         if self.rest is not None:
             total = total + apply(self.rest, m)
-        return apply(self.top, x, m) / torch.where(total > 0, total, 1.0)
+        w: Tensor = top / torch.where(total > 0, total, 1.0)
+        return w
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,15 +161,16 @@ class Softmax(Rule):
 class Threshold(Rule):
     """w = max((order - 1) x - tau, 0)^(1 / (order - 1)), tau the one number with sum w = 1.
 
-    `weigh_row(x, keep, *, ...)` solves for tau and knows its own derivative; `order(*, ...)` is all that a backend
-    needs to do the same block by block.
+    `weigh_row(x, keep, *, ...)` solves for tau and knows its derivative; the `order`, a constant or `order(*, ...)`,
+    is all that a backend needs to do the same block by block.
     """
 
-    order: Number
+    order: Number | float
     weigh_row: Step
 
     def weigh(self, maps: Maps, visible: Visible, apply: Apply) -> Tensor:
-        return apply(self.weigh_row, maps[0], visible.keep_BHTS)
+        w: Tensor = apply(self.weigh_row, maps[0], visible.keep_BHTS)
+        return w
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +186,7 @@ class TwoSoftmaxes(Rule):
 
     def weigh(self, maps: Maps, visible: Visible, apply: Apply) -> Tensor:
         keep = visible.keep_BHTS
-        w = apply(self.combine, *(parts.softmax(x, keep) for x in maps))
+        w: Tensor = apply(self.combine, *(parts.softmax(x, keep) for x in maps))
         return parts.share(torch.where(keep, w, 0.0)) if self.renormalise else w
 
 
@@ -198,7 +202,8 @@ class RowMap(Rule):
         return self.reads
 
     def weigh(self, maps: Maps, visible: Visible, apply: Apply) -> Tensor:
-        return apply(self.weigh_row, *maps, visible.keep_BHTS)
+        w: Tensor = apply(self.weigh_row, *maps, visible.keep_BHTS)
+        return w
 
 
 def counted(seen: Tensor, like: Tensor) -> Tensor:

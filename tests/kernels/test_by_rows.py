@@ -1,0 +1,100 @@
+"""Blocks of whole rows agree with the definition in value and every gradient, for every mechanism."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from keysift.evaluate.agreement import draw, no_worse_than_plain
+from keysift.kernels import by_rows
+from keysift.kernels.attend import attend, explain
+from keysift.kernels.positions import Positions
+from keysift.mechanisms import MECHANISMS, entmax, find
+from keysift.mechanisms.spec import Mechanism
+from tests.refusals import refuses
+
+ALL = [*MECHANISMS, find("softpick+value_gate"), find("sparsemax+output_gate")]
+every = pytest.mark.parametrize("mechanism", ALL, ids=lambda mechanism: mechanism.name)
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight rows: the least there are."""
+    monkeypatch.setattr(by_rows, "PAIRS", 512)
+
+
+def agrees(mechanism: Mechanism, queries: int, keys: int, **options: Any) -> dict[str, Tensor]:
+    draws = [draw(mechanism, queries, keys, seed=seed) for seed in range(3)]
+    return no_worse_than_plain(mechanism, *draws, backend="by_rows", **options)
+
+
+@every
+@pytest.mark.parametrize(("t", "s"), [(1, 1), (5, 40), (40, 33), (63, 63)])
+def test_lengths_and_caches(mechanism: Mechanism, t: int, s: int) -> None:
+    agrees(mechanism, t, s)
+
+
+@every
+def test_places_masks_and_biases(mechanism: Mechanism) -> None:
+    agrees(mechanism, 20, 20, positions=Positions.packed([[3, 9, 8], [20]]))
+    keep = torch.rand(2, 1, 20, 40) > 0.3
+    keep[:, :, 7] = False
+    fast = agrees(mechanism, 20, 40, keep=keep)
+    assert (fast["output"][:, :, 7] == 0).all()
+    assert (fast["gradient of q"][:, :, 7] == 0).all()
+    if mechanism.takes_bias:
+        agrees(mechanism, 20, 40, bias=torch.randn(4, 20, 40).masked_fill(torch.rand(4, 20, 40) > 0.8, -math.inf))
+        agrees(mechanism, 20, 33, causal=False)
+
+
+ROWS = st.lists(st.floats(-6, 6), min_size=1, max_size=40).map(lambda row: torch.tensor(row, dtype=torch.float64))
+
+
+@given(ROWS)
+def test_newton_is_sorting(x: Tensor) -> None:
+    keep = torch.ones_like(x, dtype=torch.bool)
+    x = x - x.max()
+    for alpha, solve in ((2.0, entmax.solve_sparsemax), (1.5, entmax.solve_entmax15)):
+        order = torch.tensor(alpha, dtype=torch.float64)
+        torch.testing.assert_close(by_rows.solve_by_newton(x, keep, order), solve(x, keep, order), rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["sparsemax", "entmax15", "softpick", "rectified_difference"])
+def test_no_tensor_grows_with_queries_times_keys(name: str) -> None:
+    mechanism = find(name)
+    q, k, v = (torch.randn(1, maps, 640, 4, requires_grad=True) for maps in (mechanism.maps, mechanism.key_maps, 1))
+    largest = 0
+
+    def pack(tensor: Tensor) -> Tensor:
+        nonlocal largest
+        largest = max(largest, tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        attend(mechanism, q, k, v, backend="by_rows").sum().backward()
+    assert largest <= 2 * 640 * 8 * mechanism.maps
+
+
+def test_declines_with_a_reason() -> None:
+    q = torch.randn(1, 1, 8, 4)
+    with refuses("it never forms the weights as a whole"):
+        attend("softpick", q, q, q, backend="by_rows", return_weights=True)
+    assert explain("softpick", q, q, q).declined["by_rows"] == "so few queries and keys are one block's work"
+    long = torch.randn(1, 1, 600, 4)
+    assert explain("sparsemax", long, long, long).backend == "by_rows"
+    assert explain("softmax", long, long, long).backend == "sdpa"
+    assert explain("relu", long, long, long).backend == "blockwise"
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch.compile's own
+@pytest.mark.parametrize("name", ["softpick", "sparsemax", "sigmoid_visible"])
+def test_compiles_whole(name: str) -> None:
+    q, k, v = (torch.randn(1, 2, 20, 4) for _ in range(3))
+    compiled = torch.compile(
+        lambda q, k, v: attend(name, q, k, v, backend="by_rows"), fullgraph=True, backend="eager", dynamic=False
+    )
+    torch.testing.assert_close(compiled(q, k, v), attend(name, q, k, v), rtol=1e-5, atol=1e-5)
