@@ -72,13 +72,16 @@ ROWS = (
 
 
 def show(records: "list[Record]") -> None:
+    from rich.markup import escape
+
     from keysift.cli.output import console, table
+    from keysift.core.shown import shown
     from keysift.lens.findings import mean
 
     lines = table()
     lines.add_column("mean over heads")
     for record in records:
-        lines.add_column(record.model.name, justify="right")
+        lines.add_column(escape(shown(record.model.name)), justify="right")
     losses = (sum(text.loss for text in record.texts) / len(record.texts) for record in records)
     lines.add_row("loss, nats a token", *(f"{loss:.3f}" for loss in losses))
     for name, title in ROWS:

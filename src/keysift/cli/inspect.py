@@ -89,10 +89,13 @@ def _write_maps(path: Path, subject: "Subject", text: str, tokens: int | None) -
 
 def show(record: "Record") -> None:
     """What was found, one line for each head."""
+    from rich.markup import escape
+
     from keysift.cli.output import console, table
+    from keysift.core.shown import shown
 
     model = record.model
-    lines = table(f"{model.name}: {model.family}, {model.parameters:,} parameters")
+    lines = table(escape(shown(f"{model.name}: {model.family}, {model.parameters:,} parameters")))
     for column in ("head", "kind", *(title for _, title in COLUMNS)):
         lines.add_column(column, justify="left" if column in ("head", "kind") else "right")
     for head in record.heads:
@@ -102,7 +105,7 @@ def show(record: "Record") -> None:
     out = console()
     out.print(lines)
     for text in record.texts:
-        out.print(f"{text.name}: {text.tokens} tokens, loss {text.loss:.3f} nats a token")
+        out.print(f"{shown(text.name)}: {text.tokens} tokens, loss {text.loss:.3f} nats a token")
     for finding in record.findings:
         out.print(f"- {finding}")
 

@@ -62,6 +62,10 @@ class Reading:
     def _prepared(self) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
         return dense.prepare(self.call)
 
+    def capped(self, x: Tensor) -> Tensor:
+        """Scores under the model's soft cap, where it has one."""
+        return x if self.softcap is None else self.softcap * torch.tanh(x / self.softcap)
+
     def blocks(self, *, cells: int = CELLS) -> Iterator[Block]:
         for text in range(len(self.padding)):
             yield from self.blocks_of(text, cells=cells)
@@ -91,8 +95,7 @@ class Reading:
         q, k, _, scalars = self._prepared
         row = slice(text, text + 1)
         x = call.scale * (q[row, :, queries] @ k[row, :, keys].mT)
-        if self.softcap is not None:
-            x = self.softcap * torch.tanh(x / self.softcap)
+        x = self.capped(x)
         if call.bias is not None:
             bias = part(_of_text(call.bias, row), queries, keys)
             x = x + bias.repeat_interleave(call.mechanism.maps, dim=1).to(x.dtype)

@@ -13,7 +13,7 @@ names serve as well (blocks.3.attn.hook_pattern, or blocks.3.attn.pattern). A va
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatchcase
 from typing import Generic, TypeVar
@@ -106,7 +106,8 @@ TRANSFORMER_LENS = {
 }
 
 
-def matching(pattern: str, known: Mapping[str, Tap]) -> list[str]:
+def matching(pattern: str, known: Collection[str]) -> list[str]:
+    """The addresses that answer to a pattern."""
     found = [address for address in known if any(fnmatchcase(name, pattern) for name in names(address))]
     if not found:
         raise UnknownNameError(f"no tap matches {pattern!r}; {nearest(pattern, list(known))}taps: {', '.join(known)}")
@@ -141,11 +142,13 @@ def edit(model: nn.Module, changes: Mapping[str, Callable[[Tensor], Tensor]]) ->
     with ExitStack() as editing:
         for pattern, change in changes.items():
             for name in matching(pattern, known):
-                editing.enter_context(known[name].editing(_alike(name, change)))
+                editing.enter_context(known[name].editing(alike(name, change)))
         yield
 
 
-def _alike(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+def alike(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """The same change, refused where it gives back another shape or type."""
+
     def apply(value: Tensor) -> Tensor:
         changed = change(value)
         if changed.shape != value.shape or changed.dtype != value.dtype:
