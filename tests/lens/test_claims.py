@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from keysift.lens import record as records
-from keysift.lens.claims import claims, markdown
+from keysift.lens.claims import claims, markdown, side_by_side
 from keysift.lens.examine import inspect
 from keysift.lens.record import Record
-from tests.lens.subjects import LINE, transformer
+from tests.lens.subjects import LINE, multiscreen, transformer
 
 
 @pytest.fixture(scope="module")
@@ -64,3 +64,14 @@ def test_a_stored_record_gives_the_same_table(record: Record, tmp_path: Path) ->
     assert again.splitlines()[0].startswith("tiny transformer (transformer, ")
     assert again.count("\n| ") == 11
     assert again == markdown(records.from_json(record.to_json()))
+
+
+def test_models_side_by_side(record: Record) -> None:
+    other = inspect(multiscreen(), [LINE])
+    rows = [line.strip("| ").split(" | ") for line in side_by_side([record, other]).splitlines()]
+    assert rows[0][1:] == ["tiny transformer", "tiny multiscreen"]
+    table = {row[0]: row[1:] for row in rows}
+    assert table["change of the other weights when the brightest key leaves"][1] == "0"
+    assert float(table["change of the other weights when the brightest key leaves"][0]) > 0
+    assert table["share of visible keys that is accepted"][0] == "-"
+    assert float(table["loss, nats a token"][1]) == pytest.approx(other.texts[0].loss, rel=5e-3)

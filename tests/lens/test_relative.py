@@ -169,6 +169,9 @@ def test_where_the_mass_goes_when_nothing_is_relevant() -> None:
         assert sum(uniform[place] for place in nothing.PLACES) == pytest.approx(1)
         assert uniform["mass"] == pytest.approx(1)
     assert rows[1, 0]["with"] != rows[1, 0]["without"], "a head that was not planted notices"
+    for row in nothing.nothing_relevant(transformer("relu_exp"), IDS, 64)["heads"]:
+        assert sum(row["with"][place] for place in nothing.PLACES) <= 1 + 1e-9, "shares, where rows do not sum to one"
+        assert row["with"]["mass"] != pytest.approx(1)
 
 
 def test_the_fewest_keys_that_suffice() -> None:

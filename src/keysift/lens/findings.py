@@ -90,8 +90,8 @@ def _tests(record: Record) -> Iterable[str]:
     deletion = record.tests["functional"]["deletion"]["smallest"]
     again = record.tests["functional"]["renormalised"]["smallest"]
     yield (
-        f"The {deletion['0.05']} heaviest keys of each row suffice for a loss within 5% ({again['0.05']} when they are "
-        f"renormalised), at {record.tests['functional']['tokens']} tokens."
+        f"Keeping the heaviest {deletion['0.05']} of each row's keys suffices for a loss within 5% ({again['0.05']} "
+        f"when they are renormalised), at {record.tests['functional']['tokens']} tokens."
     )
 
 
@@ -106,9 +106,9 @@ def _nothing(record: Record) -> Iterable[str]:
     gained = max(("first", "own", "near", "elsewhere"), key=lambda place: after[place] - before[place])
     where = {"first": "the first key", "own": "the own token", "near": "the 8 tokens before", "elsewhere": "other keys"}
     yield (
-        f"{len(rows)} heads read an earlier copy of the span ({100 * before['span']:.0f}% of their mass). With the "
-        f"copy gone most of it goes to {where[gained]}, and the largest weight is still {after['largest']:.2f} (it was "
-        f"{before['largest']:.2f})."
+        f"{len(rows)} head{'s' * (len(rows) > 1)} read an earlier copy of the span "
+        f"({100 * before['span']:.0f}% of the mass). With the copy gone most of it goes to {where[gained]}, and the "
+        f"largest weight is still {after['largest']:.2f} (it was {before['largest']:.2f})."
     )
 
 

@@ -54,7 +54,10 @@ def _where(subject: Subject, tokens: list[int], there: slice, begin: int) -> dic
 
 
 def places(block: Block, there: slice, begin: int) -> dict[str, Tensor]:
-    """Sums over the block's queries from `begin` on, H each. A key counts for the first place that fits it."""
+    """Sums over the block's queries from `begin` on, H each: shares of a row's mass by place, and the mass itself.
+
+    A key counts for the first place that fits it.
+    """
     rows = torch.nonzero(block.at_T >= begin).flatten()
     weights = block.weights_HTS[:, rows].double()
     at, key = block.at_T[rows][:, None], torch.arange(weights.shape[-1])[None]
@@ -65,11 +68,12 @@ def places(block: Block, there: slice, begin: int) -> dict[str, Tensor]:
         "span": ((key >= there.start) & (key < there.stop)).expand(len(rows), -1),
         "elsewhere": torch.ones(len(rows), weights.shape[-1], dtype=torch.bool),
     }
+    size = weights.abs()
+    # A row that accepts nothing has no mass to put anywhere; it counts as 0 everywhere.
+    share = size / size.sum(-1, keepdim=True).clamp_min(torch.finfo(size.dtype).tiny)
     found: dict[str, Tensor] = {}
     taken = torch.zeros_like(kinds["elsewhere"])
     for name, kind in kinds.items():
-        found[name] = weights.masked_fill(~(kind & ~taken), 0).sum((1, 2))
+        found[name] = share.masked_fill(~(kind & ~taken), 0).sum((1, 2))
         taken = taken | kind
-    size = weights.abs()
-    mass = size.sum(-1, keepdim=True)
-    return found | {"largest": (size / mass.clamp_min(1e-12)).amax(-1).sum(1), "mass": weights.sum((1, 2))}
+    return found | {"largest": share.amax(-1).sum(1), "mass": weights.sum((1, 2))}
