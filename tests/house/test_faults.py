@@ -113,8 +113,8 @@ FAULTS = [
     Fault(
         "empty rows attend to everything",
         "kernels/dense.py",
-        "return torch.where(keep, mechanism.rule.weigh(maps, visible, apply), 0.0)",
-        "return mechanism.rule.weigh(maps, visible, apply)",
+        "return torch.where(keep, mechanism.rule.weigh(maps, visible, applying(mechanism, scalars)), 0.0)",
+        "return mechanism.rule.weigh(maps, visible, applying(mechanism, scalars))",
         GRADIENTS,
         "see_nothing and sigmoid",
     ),
@@ -129,8 +129,8 @@ FAULTS = [
     Fault(
         "keys repeated before pairing",
         "kernels/dense.py",
-        "k.view(k.shape[0], -1, key_maps, *k.shape[2:]).repeat_interleave(each, dim=1)",
-        "k.repeat_interleave(each, dim=1).view(k.shape[0], -1, key_maps, *k.shape[2:])",
+        "k = call.k.to(carry).unflatten(1, (-1, key_maps))  # type: ignore[no-untyped-call]\n    k = repeated(k, each)",
+        "k = repeated(call.k.to(carry), each)\n    k = k.unflatten(1, (-1, key_maps))",
         ORACLES,
         "differential",
     ),

@@ -74,16 +74,20 @@ def _expand(call: Call) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
     carry = carrier(call.q)
     maps, key_maps = call.mechanism.maps, call.mechanism.key_maps
     each = call.heads // call.v.shape[1]
-    v = call.v.to(carry).repeat_interleave(each, dim=1)
-    k = call.k.to(carry).contiguous()
-    k = k.view(k.shape[0], -1, key_maps, *k.shape[2:]).repeat_interleave(each, dim=1)
-    k = k.expand(-1, -1, maps, -1, -1).flatten(1, 2)
+    v = repeated(call.v.to(carry), each)
+    k = call.k.to(carry).unflatten(1, (-1, key_maps))  # type: ignore[no-untyped-call]
+    k = repeated(k, each).expand(-1, -1, maps, -1, -1).flatten(1, 2)
     per = {scalar.name: scalar.per for scalar in call.mechanism.scalars}
     scalars = {
-        name: value.repeat_interleave(each, dim=1) if per[name] in (Per.KEY, Per.KEY_CHANNEL) else value
+        name: repeated(value, each) if per[name] in (Per.KEY, Per.KEY_CHANNEL) else value
         for name, value in call.scalars.items()
     }
     return call.q.to(carry), k, v, scalars
+
+
+def repeated(x: Tensor, times: int) -> Tensor:
+    """Every head `times` times, as neighbours; once is no copy."""
+    return x if times == 1 else x.repeat_interleave(times, dim=1)
 
 
 def _scores(call: Call, q: Tensor, k: Tensor) -> tuple[Tensor, ...]:

@@ -52,9 +52,9 @@ def run(call: Call) -> tuple[Tensor, None]:
     seen = counted(parts.seen(call), q) if rule.factor is not None or rule.level is not None else None
     if rule.factor is not None:
         assert seen is not None
-        q = q * apply(rule.factor, seen).expand(-1, call.heads, -1, -1).repeat_interleave(maps, dim=1)
+        q = q * dense.repeated(apply(rule.factor, seen).expand(-1, call.heads, -1, -1), maps)
     sink = None if rule.sink is None else _sinks(apply(rule.sink), call.heads, maps, q)
-    both = _softmax(call, q, k, v.repeat_interleave(maps, dim=1), sink)
+    both = _softmax(call, q, k, dense.repeated(v, maps), sink)
     out, *second = both.unflatten(1, (call.heads, maps)).unbind(2)  # type: ignore[no-untyped-call]
     if rule.share is not None:
         out = out - apply(rule.share) * second[0]
@@ -89,9 +89,8 @@ def _softmax(call: Call, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -
 
 def _in_blocks(call: Call, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> Tensor:
     """Blocks of queries, each with its mask. What nobody sees is set to zero, because the kernel multiplies it too."""
-    seeing, seen = parts.taking_part(call)
-    q = torch.where(seeing.repeat_interleave(call.mechanism.maps, dim=1) if seeing.shape[1] > 1 else seeing, q, 0.0)
-    seen = seen.repeat_interleave(call.mechanism.maps, dim=1) if seen.shape[1] > 1 else seen
+    seeing, seen = (dense.repeated(x, call.mechanism.maps) if x.shape[1] > 1 else x for x in parts.taking_part(call))
+    q = torch.where(seeing, q, 0.0)
     k, v = torch.where(seen, k, 0.0), torch.where(seen, v, 0.0)
     done = []
     for queries, keys in parts.blocks(call):
@@ -107,7 +106,7 @@ def _mask(call: Call, queries: slice, keys: slice, like: Tensor) -> Tensor:
     bias: Tensor | float = 0.0 if call.bias is None else part(call.bias, queries, keys).to(like.dtype)
     mask = torch.where(keep, bias, -math.inf).to(like.dtype)
     if mask.shape[1] > 1:
-        mask = mask.repeat_interleave(call.mechanism.maps, dim=1)
+        mask = dense.repeated(mask, call.mechanism.maps)
     return mask.expand(-1, -1, queries.stop - queries.start, -1)
 
 
