@@ -14,6 +14,7 @@ WRITERS = {
     "core/live.py": "a line through the door, where there is no terminal",
     "cli/output.py": "what a model wrote, through the door on a terminal and as bytes elsewhere",
     "sweep/child.py": "an error through the door, to the log of a run",
+    "lens/claims.py": "a page of the documentation, through the door",
     "lens/terms.py": "a page of the documentation",
     "data/workers.py": "arrays to the parent process",
     "bench/child.py": "JSON to the parent process",

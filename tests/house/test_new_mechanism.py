@@ -48,7 +48,9 @@ def add_toy(tmp_path: Path, text: str) -> subprocess.CompletedProcess[str]:
     mechanisms = tmp_path / "src" / "keysift" / "mechanisms"
     (mechanisms / "toy.py").write_text(text)
     registry = mechanisms / "__init__.py"
-    registry.write_text(registry.read_text() + "\nfrom keysift.mechanisms.toy import TOY\nregister(TOY)\n")
+    line = "from keysift.mechanisms.toy import TOY\nregister(TOY)\n"
+    assert "\nTESTED = " in registry.read_text()
+    registry.write_text(registry.read_text().replace("\nTESTED = ", f"\n{line}TESTED = "))
     (tmp_path / "docs" / "mechanisms" / "toy.md").write_text("# Toy\n\n`toy` squares what is positive.\n")
     tests = ["tests/mechanisms", "tests/kernels", "tests/house/test_documents.py"]
     return run_tests(tmp_path / "src", tmp_path, "-k", "toy or has_a_page", *tests)

@@ -8,6 +8,7 @@ import math
 import sys
 from collections.abc import Sequence
 
+from keysift.core.shown import shown_text
 from keysift.lens.findings import mean
 from keysift.lens.record import Record, load
 
@@ -209,4 +210,4 @@ def _diluted(record: Record) -> float | None:
 
 if __name__ == "__main__":
     given = [load(path) for path in sys.argv[1:]]
-    sys.stdout.write((markdown(given[0]) if len(given) == 1 else side_by_side(given)) + "\n")
+    sys.stdout.write(shown_text((markdown(given[0]) if len(given) == 1 else side_by_side(given)) + "\n"))
