@@ -177,3 +177,17 @@ def test_parts_hold_every_visible_pair_once(start: int, t: int, s: int) -> None:
         positions = Positions(queries=t, keys=s, first=start, key_first=0)
         assert (every_pair(positions, causal, 1, t, s) == 0).all()
     assert (every_pair(Positions.packed([[3, 1, 4], [8], [2, 2]], 9), True, 3, 9, 9) == 0).all()
+
+
+@pytest.mark.parametrize("learning", [False, True])
+def test_the_layout_in_memory_changes_nothing(learning: bool) -> None:
+    """torch.cat of two columns lays entries of a row apart; so does any transpose."""
+    plain = [torch.randn(1, 4, 6, 2, dtype=torch.float64) for _ in range(3)]
+    apart = [x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2).requires_grad_(learning) for x in plain]
+    assert all(x.stride(-1) != 1 for x in apart)
+    found = attend("softmax", *apart, backend="sdpa")
+    torch.testing.assert_close(found, attend("softmax", *plain, backend="dense"))
+    if learning:
+        leaves = [x.requires_grad_() for x in plain]
+        wanted = torch.autograd.grad(attend("softmax", *leaves, backend="dense").sin().sum(), leaves)
+        torch.testing.assert_close(torch.autograd.grad(found.sin().sum(), apart), wanted)

@@ -167,7 +167,12 @@ def _forward_part(x: Inputs, piece: parts.Part) -> tuple[Tensor, Tensor]:
 
 def _of(x: Inputs, piece: parts.Part) -> tuple[Tensor, Tensor, Tensor]:
     keys = (piece.rows, slice(None), piece.keys)
-    return x.q[piece.rows, :, piece.queries], x.k[keys], x.v[keys]
+    return _side_by_side(x.q[piece.rows, :, piece.queries]), _side_by_side(x.k[keys]), _side_by_side(x.v[keys])
+
+
+def _side_by_side(rows: Tensor) -> Tensor:
+    """The kernel reads a row as if its entries lay side by side, whatever the strides say."""
+    return rows if rows.stride(-1) == 1 else rows.contiguous()
 
 
 @torch.library.custom_op("keysift::softmax", mutates_args=(), schema=f"({_INPUTS}) -> (Tensor, Tensor)")
