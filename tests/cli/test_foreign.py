@@ -38,7 +38,10 @@ def test_a_list_of_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str], monk
     assert "no runs in" in said(capsys, "runs", tmp_path / "nothing" / NAME)
 
 
-def test_a_corpus_and_its_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_corpus_and_its_tokenizer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
     text = tmp_path / f"{NAME}.txt"
     text.parent.mkdir()
     text.write_text("some words and more words\n\n" * 40)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from keysift.cli import generate as generate_verb
 from keysift.cli.main import main
 from keysift.data.tokenizer import Bytes
 from keysift.models.generate import generate
@@ -19,7 +20,7 @@ from keysift.models.save import save
 from keysift.nn.inference import Inference
 from tests.models.checks import opened
 from tests.models.counts import TABLE
-from tests.refusals import refuses_in_process
+from tests.refusals import refuses, refuses_in_process
 
 KEYSIFT = [sys.executable, "-c", "from keysift.cli.main import main; main()"]
 BYTES = MultiscreenConfig(vocab_size=257, depth=1, tiles=2, width=16)
@@ -198,3 +199,20 @@ def test_presets_as_json_and_as_a_table(capsys: pytest.CaptureFixture[str]) -> N
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 + len(TABLE)
     assert lines[2].startswith("| multiscreen-psi8 | 8 | 8 | 64 | 4,134,146 |")
+
+
+def test_prompts_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def prompt(**given: object) -> str:
+        return generate_verb._prompt(generate_verb.Args(run=tmp_path, **given))  # type: ignore[arg-type]
+
+    latin = tmp_path / "latin"
+    latin.write_bytes(b"caf\xe9")
+    with refuses("say what to continue: --prompt TEXT, or --prompt-file FILE"):
+        prompt()
+    with refuses("the prompt cannot be read"):
+        prompt(prompt_file=tmp_path)
+    with refuses("is not UTF-8 text: byte 3 is 0xe9"):
+        prompt(prompt_file=latin)
+    monkeypatch.setattr(generate_verb, "_LONGEST", 3)
+    with refuses("is longer than 3 bytes"):
+        prompt(prompt_file=latin)

@@ -167,3 +167,13 @@ def test_version_1_weights_are_the_same_function() -> None:
     with torch.no_grad():
         other.load_state_dict(as_version_1)
         assert (other(tokens) - model(tokens)).abs().max() > 1e-3
+
+
+def test_sizes_whose_product_no_integer_holds(tmp_path: Path) -> None:
+    """Each alone could be, by the number of weights; together they are more than a machine can count."""
+    large = 3_000_000
+    sizes = {"vocab_size": 2, "depth": 1, "tiles": large, "width": large, "key_width": large, "value_width": 2}
+    (tmp_path / "config.json").write_text(json.dumps({"model": "multiscreen", **sizes}))
+    save_file({"x": torch.zeros(large, dtype=torch.uint8)}, tmp_path / "model.safetensors")
+    with refuses("describes no model that can be built"):
+        load(tmp_path)

@@ -72,6 +72,8 @@ def run(args: Args) -> None:
         return
     table = output.table()
     table.show_header = False
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")  # a path is worth nothing with its end cut off
     for key, value in told.items():
         table.add_row(key.replace("_", " "), f"{value:,}" if isinstance(value, int) else shown(value))
     output.console().print(table)
