@@ -46,6 +46,7 @@ def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         exec(compile(block, str(page), "exec"), namespace)
 
 
+@pytest.mark.slow
 @each_page
 def test_commands_run(page: Path, tmp_path: Path) -> None:
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
@@ -75,6 +76,7 @@ def test_commands_that_take_long_are_understood(page: Path) -> None:
             parse(words[1:])
 
 
+@pytest.mark.slow
 @each_page
 def test_generated_blocks_are_current(page: Path) -> None:
     text = page.read_text()
@@ -86,6 +88,7 @@ def test_plots_are_of_their_results() -> None:
         assert file.read_text() == drawn, f"{file.name} is out of date: run `make docs`"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", generate.FILES)
 def test_generated_files_are_current(name: str) -> None:
     assert (ROOT / name).read_text() == generate.output(generate.FILES[name]) + "\n", "run `make docs`"

@@ -28,6 +28,7 @@ def plain(model: Any, texts: list[list[int]]) -> Any:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "way"), CASES)
 def test_probing_changes_no_bit(family: str, way: str) -> None:
     model = build(family, way)

@@ -135,6 +135,7 @@ attend("screening", q, q, q, positions=positions)
 """
 
 
+@pytest.mark.slow
 @needs_kernel
 @pytest.mark.parametrize("flags", [[], ["-O"]], ids=["plain", "optimised"])
 def test_what_the_kernel_refuses_is_raised_without_asserts_too(flags: list[str]) -> None:

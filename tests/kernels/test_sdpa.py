@@ -110,6 +110,7 @@ def test_under_function_transforms_another_backend_runs() -> None:
     assert tangent.abs().max() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["softmax", "softmax_sink", "differential_v2", "softmax_minus_uniform"])
 def test_compiles_whole(name: str) -> None:
     mechanism = find(name)

@@ -33,6 +33,7 @@ def which(run: Path) -> int:
     )
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_a_whole_model_has_the_name(tmp_path: Path, way: str) -> None:
     seen, missing = [], 0
     for moment in range(200):

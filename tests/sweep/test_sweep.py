@@ -87,6 +87,7 @@ def test_more_steps_prolong_a_sweep(base: TrainConfig, tmp_path: Path) -> None:
     assert [read_facts(Run(tmp_path / f"seed={seed}")).config.warmup for seed in (0, 1)] == [0, 0]
 
 
+@pytest.mark.slow
 def test_nothing_beside_the_text_is_imported(
     tiny: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,6 +148,7 @@ def test_accumulation_changes_rounding_only(tiny: TrainConfig, tmp_path: Path) -
     assert losses(go(replace(slow, micro_tokens=16), tmp_path / "four")) == pytest.approx(once, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_switches_matter(tiny: TrainConfig, tmp_path: Path) -> None:
     """Each changes the losses, or, where it must not, leaves them as they are."""
     base = losses(go(tiny, tmp_path / "base"))

@@ -46,6 +46,7 @@ def test_a_dragged_key_moves_the_others_of_softmax_only(session: Session) -> Non
     assert session.weight("softmax") == after
 
 
+@pytest.mark.slow
 def test_keys_are_added_typed_masked_duplicated_and_removed(session: Session) -> None:
     page = session.page
     page.click("#add")
