@@ -19,6 +19,8 @@ from keysift.web.inspect_page import inspect_page
 from tests.lens.subjects import LINE, multiscreen, transformer
 from tests.web.browser import axe, chromium
 
+pytestmark = pytest.mark.slow  # a browser each
+
 HOSTILE = "</script><img src=x onerror=alert(1)> \u202e\u05e9\u05dc\u05d5\u05dd <b>&amp;"
 
 

@@ -12,6 +12,8 @@ from keysift.kernels.weigh import weigh
 from keysift.web.number import number
 from tests.web.playing import Session, browser, file, session
 
+pytestmark = pytest.mark.slow  # a browser each
+
 __all__ = ["browser", "file", "session"]  # fixtures
 
 

@@ -15,6 +15,8 @@ from tests.web.browser import axe
 from tests.web.playing import Session, browser, file, session
 from tests.web.test_play_script import maps
 
+pytestmark = pytest.mark.slow  # a browser each
+
 __all__ = ["browser", "file", "session"]  # fixtures
 
 
