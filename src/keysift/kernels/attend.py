@@ -81,7 +81,7 @@ BACKENDS.add(
         about="plain torch, a block of whole rows at a time, for every mechanism; memory grows with keys only",
         run=by_rows.run,
         declines=by_rows.declines,
-        not_worth=by_rows.not_worth,
+        not_worth=blockwise.not_worth,
     ),
 )
 BACKENDS.add(

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from keysift.kernels import dense, parts
-from keysift.kernels.blockwise import SMALL, scalar_part
+from keysift.kernels.blockwise import scalar_part
 from keysift.kernels.call import Call, may_look, part, transformed
 from keysift.mechanisms import entmax
 from keysift.mechanisms.rules import Threshold
@@ -30,12 +30,6 @@ def declines(call: Call, return_weights: bool) -> str | None:
         return "it never forms the weights as a whole"
     if transformed():
         return "it computes rows anew in its backward pass, which torch.func cannot transform"
-    return None
-
-
-def not_worth(call: Call) -> str | None:
-    if call.q.shape[2] * call.k.shape[2] <= SMALL:
-        return "so few queries and keys are one block's work"
     return None
 
 
