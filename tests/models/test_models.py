@@ -48,7 +48,14 @@ TRANSFORMER_CHANGES = {
     "mechanism": "softmax",
     "position": "none",
     "rope_theta": 500.0,
+    "rope_scaling": "linear:factor=2",
     "qk_norm": True,
+    "head_width": 6,
+    "hidden_width": 40,
+    "norm_eps": 1e-2,
+    "final_gain": True,
+    "tied_embeddings": False,
+    "attention_bias": "qkv",
     "init": "version1",
 }
 
@@ -249,6 +256,13 @@ def test_refusals() -> None:
         dataclasses.replace(BASE, context=0)
     with refuses("width must be a multiple of heads"):
         dataclasses.replace(BASE, width=18)
+    for name in ("head_width", "hidden_width"):
+        with refuses(f"{name} must be at least 1, got 0"):
+            dataclasses.replace(BASE, **{name: 0})
+    with refuses(r"norm_eps must lie in \(0, 1\), got 0"):
+        dataclasses.replace(BASE, norm_eps=0.0)
+    with refuses("rope_theta must be above 1, got 1"):
+        dataclasses.replace(BASE, rope_theta=1.0)
     with refuses("key_heads must divide heads"):
         dataclasses.replace(BASE, key_heads=3)
     with refuses("names 3 layers and depth is 2"):

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 
 from keysift.core.config import config
 from keysift.core.errors import ConfigError
+from keysift.nn.scaling import NONE, read_scaling
 
 PAPER_START = (0.5,)
 
@@ -70,7 +71,7 @@ class TransformerArch:
     heads: int
     """Heads of a softmax layer; mechanisms with several key maps fold them (see nn/attention.py)."""
     width: int
-    """Channels of the residual stream; a head has width / heads of them."""
+    """Channels of the residual stream."""
     key_heads: int | None = None
     """Heads of keys and values, shared by groups of query heads; as many as heads if left out."""
     mechanism: str | tuple[str, ...] = "softmax"
@@ -79,15 +80,39 @@ class TransformerArch:
     """How queries and keys are turned by their positions."""
     rope_theta: float = 10_000.0
     """Base of RoPE's wavelengths."""
+    rope_scaling: str = NONE
+    """How RoPE's rates are changed: none, linear:factor=4, llama3:..., yarn:... (nn/scaling.py)."""
     qk_norm: bool = False
     """RMSNorm with gain on queries and keys."""
+    head_width: int | None = None
+    """Channels of a head; width / heads if left out."""
+    hidden_width: int | None = None
+    """Channels inside SwiGLU; floor(8 width / 3) if left out."""
+    norm_eps: float = 1e-5
+    """What RMSNorm adds to the mean square."""
+    final_gain: bool = False
+    """A gain on the last RMSNorm too."""
+    tied_embeddings: bool = True
+    """Logits by the embedding table; --no-tied-embeddings gives them a matrix of their own."""
+    attention_bias: Literal["none", "qkv", "qkvo"] = "none"
+    """Which projections of attention have a bias."""
     init: Literal["version3", "version1"] = "version3"
     """Standard deviations: sqrt(2/(5D)) and 2/(L sqrt D) for residual outputs, or 0.02 and 0.02/sqrt(2L)."""
 
     def __post_init__(self) -> None:
         _at_least_one(self, "depth", "heads", "width")
-        if self.width % self.heads:
-            raise ConfigError(f"width must be a multiple of heads, got {self.width} and {self.heads}")
+        for name in ("head_width", "hidden_width"):
+            if getattr(self, name) is not None:
+                _at_least_one(self, name)
+        if self.head_width is None and self.width % self.heads:
+            raise ConfigError(
+                f"width must be a multiple of heads, got {self.width} and {self.heads}; or give head_width"
+            )
+        if not 0 < self.norm_eps < 1:
+            raise ConfigError(f"norm_eps must lie in (0, 1), got {self.norm_eps:g}")
+        if not self.rope_theta > 1:
+            raise ConfigError(f"rope_theta must be above 1, got {self.rope_theta:g}")
+        read_scaling(self.rope_scaling)
         if self.key_heads is not None and (self.key_heads < 1 or self.heads % self.key_heads):
             raise ConfigError(f"key_heads must divide heads, got {self.key_heads} and {self.heads}")
         if not isinstance(self.mechanism, str) and len(self.mechanism) != self.depth:
@@ -100,6 +125,16 @@ class TransformerArch:
     def mechanisms(self) -> tuple[str, ...]:
         """One name for each layer."""
         return (self.mechanism,) * self.depth if isinstance(self.mechanism, str) else self.mechanism
+
+    @property
+    def per_head(self) -> int:
+        """Channels of a head."""
+        return self.head_width or self.width // self.heads
+
+    @property
+    def inner(self) -> int:
+        """Channels inside SwiGLU."""
+        return self.hidden_width or 8 * self.width // 3
 
 
 Arch = MultiscreenArch | TransformerArch

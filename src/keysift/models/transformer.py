@@ -4,7 +4,8 @@
     x      <- x + attention(norm(x));  x <- x + SwiGLU(norm(x))        for each layer
     logits = norm(x) E^T
 
-Two RMSNorm gains a layer and none at the end, RoPE, tied embeddings, no bias.
+By default two RMSNorm gains a layer and none at the end, RoPE, tied embeddings, no bias: the paper's baseline. The
+fields of TransformerArch make of it what Llama, Mistral and Qwen are (models/llama.py reads theirs).
 Letters: B batch, T tokens, D model width.
 """
 
@@ -20,8 +21,8 @@ from keysift.mechanisms.spec import Site
 from keysift.models.arch import TransformerArch
 from keysift.models.language import LanguageModel
 from keysift.nn.attention import Attention
-from keysift.nn.block import NORM_EPS, Block, SwiGLU
-from keysift.nn.projection import fill_normal
+from keysift.nn.block import Block, SwiGLU
+from keysift.nn.projection import fill_normal, projection
 from keysift.nn.rotary import Rotary, Still
 
 
@@ -59,15 +60,18 @@ class Transformer(LanguageModel):
         self.embedding = nn.Embedding(config.vocab_size, config.width)
         fill_normal(self.embedding.weight, config.stds[0], generator)
         self.layers = nn.ModuleList(_block(config, layer, generator) for layer in range(config.depth))
-        self.norm = nn.RMSNorm(config.width, eps=NORM_EPS, elementwise_affine=False)
+        self.norm = nn.RMSNorm(config.width, eps=config.norm_eps, elementwise_affine=config.final_gain)
+        tied = config.tied_embeddings
+        self.lm_head = None if tied else projection(config.width, config.vocab_size, config.stds[0], generator)
 
     def readout(self, x_BTD: Tensor) -> Tensor:
-        logits_BTN: Tensor = self.norm(x_BTD) @ self.embedding.weight.mT
+        table = self.embedding if self.lm_head is None else self.lm_head
+        logits_BTN: Tensor = self.norm(x_BTD) @ table.weight.mT
         return logits_BTN
 
 
 def _block(config: TransformerConfig, layer: int, generator: torch.Generator) -> Block:
-    head = config.width // config.heads
+    head, eps = config.per_head, config.norm_eps
     std, out_std = config.stds
     site = Site(
         heads=config.heads,
@@ -77,16 +81,17 @@ def _block(config: TransformerConfig, layer: int, generator: torch.Generator) ->
         layer=layer,
         depth=config.depth,
     )
-    norms = tuple(nn.RMSNorm(head, eps=NORM_EPS) if config.qk_norm else nn.Identity() for _ in range(2))
+    norms = tuple(nn.RMSNorm(head, eps=eps) if config.qk_norm else nn.Identity() for _ in range(2))
     attention = Attention(
         find(config.mechanisms[layer]),
         site,
         width=config.width,
         key_heads=config.key_heads or config.heads,
-        turn=Rotary(head, config.rope_theta) if config.position == "rope" else Still(),
+        turn=Rotary(head, config.rope_theta, config.rope_scaling) if config.position == "rope" else Still(),
         norms=(norms[0], norms[1]),
+        biased=config.attention_bias.removeprefix("none"),
         std=std,
         out_std=out_std,
         generator=generator,
     )
-    return Block(attention, SwiGLU(config.width, std, out_std, generator), config.width)
+    return Block(attention, SwiGLU(config.width, config.inner, std, out_std, generator), config.width, eps)

@@ -21,7 +21,8 @@ from keysift.nn.tap import CallTap, Tap
 
 
 class Attention(nn.Module):
-    """What the tokens read from each other. `site` describes the baseline heads: `Attention` folds them into maps."""
+    """What the tokens read from each other. `site` describes the baseline heads: `Attention` folds them into maps.
+    `biased` names the projections with a bias, by their letters: "", "qkv" or "qkvo"."""
 
     def __init__(
         self,
@@ -32,6 +33,7 @@ class Attention(nn.Module):
         key_heads: int,
         turn: nn.Module,
         norms: tuple[nn.Module, nn.Module],
+        biased: str,
         std: float,
         out_std: float,
         generator: torch.Generator,
@@ -49,10 +51,10 @@ class Attention(nn.Module):
         self.query_heads = site.heads // key_maps * maps
         self.key_heads = key_heads
         self.value_heads = key_heads // key_maps
-        self.q_proj = projection(width, self.query_heads * site.key_width, std, generator)
-        self.k_proj = projection(width, key_heads * site.key_width, std, generator)
-        self.v_proj = projection(width, key_heads * site.value_width, std, generator)
-        self.o_proj = projection(site.heads * site.value_width, width, out_std, generator)
+        self.q_proj = projection(width, self.query_heads * site.key_width, std, generator, bias="q" in biased)
+        self.k_proj = projection(width, key_heads * site.key_width, std, generator, bias="k" in biased)
+        self.v_proj = projection(width, key_heads * site.value_width, std, generator, bias="v" in biased)
+        self.o_proj = projection(site.heads * site.value_width, width, out_std, generator, bias="o" in biased)
         folded = Site(
             heads=site.heads // key_maps,
             key_width=site.key_width,

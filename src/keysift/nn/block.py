@@ -14,15 +14,12 @@ from keysift.nn.scalars import Scalars
 from keysift.nn.store import Store
 from keysift.nn.tap import Tap
 
-NORM_EPS = 1e-5
-
 
 class SwiGLU(nn.Module):
-    """W_down (SiLU(W_gate x) * W_up x), floor(8 D / 3) wide inside."""
+    """W_down (SiLU(W_gate x) * W_up x), `inner` wide inside."""
 
-    def __init__(self, width: int, std: float, out_std: float, generator: torch.Generator) -> None:
+    def __init__(self, width: int, inner: int, std: float, out_std: float, generator: torch.Generator) -> None:
         super().__init__()
-        inner = 8 * width // 3
         self.gate_proj = projection(width, inner, std, generator)
         self.up_proj = projection(width, inner, std, generator)
         self.down_proj = projection(inner, width, out_std, generator)
@@ -33,11 +30,11 @@ class SwiGLU(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, attention: Attention, mlp: SwiGLU, width: int) -> None:
+    def __init__(self, attention: Attention, mlp: SwiGLU, width: int, eps: float) -> None:
         super().__init__()
-        self.attention_norm = nn.RMSNorm(width, eps=NORM_EPS)
+        self.attention_norm = nn.RMSNorm(width, eps=eps)
         self.attention = attention
-        self.mlp_norm = nn.RMSNorm(width, eps=NORM_EPS)
+        self.mlp_norm = nn.RMSNorm(width, eps=eps)
         self.mlp = mlp
         self.stream = Tap()
 

@@ -1,4 +1,4 @@
-"""Linear maps without bias, and the way between a token's channels and its heads.
+"""Linear maps, and the way between a token's channels and its heads.
 
 Letters: B batch, H heads, T tokens, D model width, X channels of a head.
 """
@@ -7,10 +7,15 @@ import torch
 from torch import Tensor, nn
 
 
-def projection(inputs: int, outputs: int, std: float, generator: torch.Generator | None) -> nn.Linear:
-    """A bias-free linear map for all heads at once, its entries normal with `std`."""
+def projection(
+    inputs: int, outputs: int, std: float, generator: torch.Generator | None, *, bias: bool = False
+) -> nn.Linear:
+    """A linear map for all heads at once, its entries normal with `std`; a bias starts at zero."""
+    # The bias is made apart: nn.Linear's own would draw from torch's global generator.
     linear = nn.Linear(inputs, outputs, bias=False)
     fill_normal(linear.weight, std, generator)
+    if bias:
+        linear.bias = nn.Parameter(torch.zeros(outputs))
     return linear
 
 

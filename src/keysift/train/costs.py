@@ -13,6 +13,8 @@ from keysift.nn.scalars import Scalars
 def flops_per_token(model: LanguageModel, context: int) -> float:
     """Of a training step: forward and backward, the mechanism's own work included."""
     matrices = sum(parameter.numel() for parameter in model.parameters() if parameter.ndim == 2)
+    if not getattr(model.config, "tied_embeddings", True):
+        matrices -= model.config.vocab_size * model.config.width  # rows are looked up; another matrix gives the logits
     visible = (context + 1) / 2
     pairs = 0.0
     for layer in model.layers:

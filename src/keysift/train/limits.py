@@ -17,7 +17,7 @@ def fewest_parameters(model: Arch, vocab_size: int) -> int:
     if isinstance(model, MultiscreenArch):
         layer = model.tiles * model.width * 2 * (model.key_width + model.value_width)
     else:
-        layer = 2 * model.width**2 + 3 * model.width * (8 * model.width // 3)
+        layer = model.width * (2 * model.heads * model.per_head + 3 * model.inner)
     return model.width * vocab_size + model.depth * layer
 
 
