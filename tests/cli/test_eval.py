@@ -3,21 +3,29 @@
 import csv
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from keysift.bench.record import Result
+from keysift.cli import eval as eval_verbs
+from keysift.cli.command import spelled
 from keysift.cli.main import _main
-from keysift.core.config import from_dict
+from keysift.cli.retrieval_cells import Kept
+from keysift.core.config import from_dict, load
 from keysift.data.tokenizer import Bytes
-from keysift.evaluate.measured import LossByPosition, Retrieval, TextLoss, Windows
+from keysift.evaluate.measured import Cell, LossByPosition, Relevance, Retrieval, TextLoss, Windows, map_figures
 from keysift.models.multiscreen import MultiscreenConfig
 from keysift.models.save import save
 from keysift.models.transformer import Transformer, TransformerConfig
-from keysift.web import figures
+from keysift.nn.tap import trace
+from keysift.web import figures, run_figures
 from tests.models.checks import opened
 from tests.refusals import refuses
 
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 TINY = MultiscreenConfig(vocab_size=257, depth=1, tiles=2, width=16, context=64)
 
 
@@ -94,6 +102,52 @@ def test_a_model_without_windows_gets_no_figure(tmp_path: Path, text: Path, caps
         figures.write(figures.windows(record), tmp_path / "never")
 
 
+def test_relevance(model: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows are the weights that are not zero; the record is what the model weighs, and the playground's format."""
+    evaluate(capsys, "relevance", model, "--text", text, "--tokens", 12, "--out", tmp_path)
+    record = from_dict(Relevance, json.loads((tmp_path / "relevance.json").read_text()))
+    assert (record.format, "".join(record.tokens)) == ("keysift-maps", "All happy fa")
+    weights = [head.weights for layer in record.layers for head in layer.heads]
+    with (tmp_path / "relevance.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == sum(w != 0 for head in weights for row in head for w in row) > 12
+    assert [head.accepted for head in map_figures(record)] == pytest.approx(
+        [sum(row["head"] == name for row in rows) / 78 for name in ("layers.0.heads.0", "layers.0.heads.1")]
+    )
+    found = opened(TINY, seed=2).eval()
+    with torch.no_grad(), trace(found, "layers.*.relevance") as seen:
+        found(torch.tensor([list(b"All happy fa")]))
+    torch.testing.assert_close(torch.tensor(weights), next(iter(seen.values()))[0], rtol=1e-4, atol=1e-6)
+    assert (tmp_path / "relevance.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_record_says_how_it_was_made(model: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only what is not the default, and nothing about the output: the same measurement has one name."""
+    said = json.loads(evaluate(capsys, "windows", model, "--text", text, "--tokens", 20, "--json"))
+    assert said["made"]["command"] == f"keysift eval windows {model} --text {text} --tokens 20"
+    assert said["made"]["machine"]["cores"] >= 1
+    retrieval = eval_verbs.Retrieval(
+        model="a b", lengths=(8, 16), beyond=eval_verbs.Beyond(expand_windows=True, rope_factors=(1.0, 2.5))
+    )
+    wanted = "keysift eval retrieval 'a b' --lengths 8 16 --expand-windows --rope-factors 1 2.5"
+    assert spelled("eval retrieval", retrieval) == wanted
+
+
+def test_cells_are_kept_for_the_model_and_seed_they_were_asked_with(tmp_path: Path) -> None:
+    cell = Cell(length=8, depth=0.5, setting="as trained", right=1, asked=2)
+    Kept(tmp_path / "new", "passkey", {"seed": 0}).add(cell)
+    assert list(Kept(tmp_path / "new", "passkey", {"seed": 0}).cells()) == [cell]
+    assert list(Kept(tmp_path / "new", "passkey", {"seed": 1}).cells()) == []
+
+
+def test_latency(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = evaluate(capsys, "latency", RESULTS / "models.json", "--csv", "--out", tmp_path)
+    rows = list(csv.DictReader(said.splitlines()))
+    result = load(Result, RESULTS / "models.json")
+    assert [float(row["seconds"]) for row in rows] == [row.seconds.median for row in result.rows]
+    assert (tmp_path / "latency.svg").is_file()
+
+
 def test_an_untrained_preset(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = json.loads(evaluate(capsys, "loss", "multiscreen-psi8", "--text", text, "--tokens", 40, "--json"))
     assert said["subject"]["step"] == 0
@@ -114,10 +168,21 @@ def test_refusals(model: Path, text: Path, tmp_path: Path, monkeypatch: pytest.M
     with refuses("holds fewer than 2 tokens"):
         (tmp_path / "empty.txt").write_text("")
         call("loss", model, "--text", tmp_path / "empty.txt")
-    with refuses("lengths must be at least 1 token, got none"):
-        call("retrieval", model, "--lengths")
-    with refuses("needs about .* GiB for its keys and values"):
-        call("retrieval", model, "--lengths", 10**12)
+    with refuses("lengths must be at least 1 token, got 0"):
+        call("retrieval", model, "--lengths", 0)
+    with refuses("a context of 1,000,000,000,000 tokens needs about .* GB, .* ask for shorter lengths"):
+        call("retrieval", model, "--lengths", 10**12, "--expand-windows")
+    with refuses("recall has 560 tokens and this model knows 257"):
+        call("retrieval", model, "--task", "recall")
+    with refuses("no runs in .*empty; make some with keysift sweep"):
+        call("stability", tmp_path / "empty")
+    with refuses("no benchmark at nowhere.json; write one with keysift bench models"):
+        call("latency", "nowhere.json")
+    with refuses("screening.json is keysift bench screening; latency is read from keysift bench models"):
+        call("latency", RESULTS / "screening.json")
+    once = replace(load(Result, RESULTS / "models.json"), rows=load(Result, RESULTS / "models.json").rows[:1])
+    with refuses("nothing was timed at two lengths"):
+        figures.write(run_figures.latency(once), tmp_path / "never")
     with refuses("figures need matplotlib"):
         monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
         call("windows", model, "--text", text, "--tokens", 20, "--out", tmp_path)

@@ -1,14 +1,15 @@
-"""Measure a model: loss on a text, loss by position, retrieval by length and depth, learned windows."""
+"""Measure a model, or several runs: loss, retrieval, windows, relevance; stability, scaling, latency."""
 
 from dataclasses import field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from keysift.core.config import config
 
 Model = Annotated[str, tyro.conf.Positional]
+Folders = Annotated[tuple[Path, ...], tyro.conf.Positional]
 
 
 @config
@@ -18,7 +19,7 @@ class Output:
     csv: bool = False
     """Print the rows of the record as CSV."""
     out: Path | None = None
-    """Folder for the record, its rows and its figure; what an interrupted grid has finished is kept there."""
+    """Folder for the record, its rows and its figure. The record of a run is kept in its folder evals if left out."""
 
 
 @config
@@ -70,9 +71,10 @@ class Retrieval:
 
     model: Model
     """A run, a checkpoint, a saved model, or a preset (untrained)."""
-    task: Literal["abcdigits", "passkey", "mqar"] = "abcdigits"
-    lengths: tuple[int, ...] = (512, 1024, 2048)
-    """Context lengths in tokens."""
+    task: Literal["abcdigits", "passkey", "mqar", "recall"] = "abcdigits"
+    """recall is for models trained on it."""
+    lengths: tuple[int, ...] = ()
+    """Context lengths in tokens; if left out 512, 1024 and 2048, for recall 1 to 64 times the training length."""
     depths: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9)
     """Where the needle stands, as a share of the context."""
     instances: int = 50
@@ -96,22 +98,64 @@ class Windows:
 
 
 @config
+class Relevance:
+    """Relevance maps of every head on a text: who reads whom, and how much."""
+
+    model: Model
+    """A run, a checkpoint, a saved model, or a preset (untrained)."""
+    text: str = "stdlib"
+    """A file, folder, glob or source."""
+    tokens: int = 64
+    """Tokens of the text to read."""
+    output: Output = field(default_factory=Output)
+
+
+@config
+class Stability:
+    """Final loss by learning rate, with the spread over seeds; diverged runs are shown."""
+
+    folders: Folders
+    """Folders of runs, such as that of keysift sweep --over lr=... seed=..."""
+    output: Output = field(default_factory=Output)
+
+
+@config
+class Scaling:
+    """Final loss by parameters, each size at the best of its learning rates."""
+
+    folders: Folders
+    """Folders of runs of several sizes."""
+    output: Output = field(default_factory=Output)
+
+
+@config
+class Latency:
+    """Seconds by context length, from what keysift bench models wrote."""
+
+    result: Annotated[Path, tyro.conf.Positional]
+    """A JSON file of keysift bench models --out FILE."""
+    output: Output = field(default_factory=Output)
+
+
+Measure = Loss | Positions | Retrieval | Windows | Relevance | Stability | Scaling | Latency
+
+
+@config
 class Args:
     do: (
         Annotated[Loss, tyro.conf.subcommand("loss")]
         | Annotated[Positions, tyro.conf.subcommand("positions")]
         | Annotated[Retrieval, tyro.conf.subcommand("retrieval")]
         | Annotated[Windows, tyro.conf.subcommand("windows")]
+        | Annotated[Relevance, tyro.conf.subcommand("relevance")]
+        | Annotated[Stability, tyro.conf.subcommand("stability")]
+        | Annotated[Scaling, tyro.conf.subcommand("scaling")]
+        | Annotated[Latency, tyro.conf.subcommand("latency")]
     )
 
 
 def run(args: Args) -> None:
-    from keysift.cli import eval_measures
+    from keysift.cli.eval_output import show
+    from keysift.cli.measure import measure, place
 
-    measures: dict[type[Any], Any] = {
-        Loss: eval_measures.loss,
-        Positions: eval_measures.positions,
-        Retrieval: eval_measures.retrieval,
-        Windows: eval_measures.windows,
-    }
-    measures[type(args.do)](args.do)
+    show(measure(args.do), args.do.output, place(args.do))

@@ -31,6 +31,17 @@ class Machine:
     """The best of summing memory larger than the caches, where it was measured."""
 
 
+@config
+class Made:
+    """How a record came about."""
+
+    command: str
+    """What a user types to make it again."""
+    date: str
+    seconds: float
+    machine: Machine
+
+
 def cpu() -> str:
     lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]

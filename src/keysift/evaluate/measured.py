@@ -7,6 +7,7 @@ import math
 from typing import Literal
 
 from keysift.core.config import config
+from keysift.core.provenance import Made
 
 
 @config
@@ -58,6 +59,7 @@ class Retrieval:
     task: str
     chance: float
     cells: tuple[Cell, ...]
+    made: Made
     format: Literal["keysift-retrieval"] = "keysift-retrieval"
     version: Literal[1] = 1
 
@@ -79,6 +81,7 @@ class TextLoss:
     """Does not depend on the vocabulary, so models with different tokenizers can be compared."""
     context: int
     stride: int
+    made: Made
     format: Literal["keysift-loss"] = "keysift-loss"
     version: Literal[1] = 1
 
@@ -100,6 +103,7 @@ class LossByPosition:
     subject: Subject
     text: str
     points: tuple[Point, ...]
+    made: Made
     format: Literal["keysift-positions"] = "keysift-positions"
     version: Literal[1] = 1
 
@@ -128,5 +132,69 @@ class Windows:
     text: str
     tokens: int
     heads: tuple[Head, ...]
+    made: Made
     format: Literal["keysift-windows"] = "keysift-windows"
     version: Literal[1] = 1
+
+
+@config
+class HeadMap:
+    """What one head weighs, queries x keys, and the scores behind it."""
+
+    name: str
+    weights: tuple[tuple[float, ...], ...]
+    scores: tuple[tuple[float, ...], ...]
+    threshold: float | None
+    """Scores up to here weigh nothing; None where the mechanism has no threshold."""
+
+
+@config
+class LayerMaps:
+    heads: tuple[HeadMap, ...]
+
+
+@config
+class Relevance:
+    """The relevance maps of every head on one text; the playground opens the same file."""
+
+    subject: Subject
+    text: str
+    tokens: tuple[str, ...]
+    layers: tuple[LayerMaps, ...]
+    made: Made
+    format: Literal["keysift-maps"] = "keysift-maps"
+    version: Literal[1] = 1
+
+
+@config
+class MapFigures:
+    """One relevance map in a few numbers."""
+
+    head: str
+    accepted: float
+    """Share of the pairs a causal query sees with a weight other than zero."""
+    mass: float
+    """Mean sum of a query's weights."""
+    most: float
+    """The largest weight, and where it is."""
+    query: int
+    key: int
+
+
+def map_figures(record: Relevance) -> list[MapFigures]:
+    found = []
+    for head in (head for layer in record.layers for head in layer.heads):
+        rows = head.weights
+        pairs = len(rows) * (len(rows) + 1) / 2
+        most, query, key = max((w, q, k) for q, row in enumerate(rows) for k, w in enumerate(row))
+        found.append(
+            MapFigures(
+                head=head.name,
+                accepted=sum(w != 0 for row in rows for w in row) / pairs,
+                mass=sum(map(sum, rows)) / len(rows),
+                most=most,
+                query=query,
+                key=key,
+            )
+        )
+    return found

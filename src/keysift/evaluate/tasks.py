@@ -6,12 +6,14 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from keysift.core.errors import RangeError
+from keysift.core.errors import DataError, RangeError
 from keysift.data import abcdigits, mqar, passkey
 from keysift.data.abcdigits import Question
 from keysift.data.batches import IGNORE
 from keysift.data.recall import Recall
 from keysift.data.tokenizer import Tokenizer
+from keysift.evaluate.retrieval import Task
+from keysift.runs.text_model import TextModel
 
 Array = npt.NDArray[np.int64]
 
@@ -32,6 +34,26 @@ class RecallTask:
 
 
 HELD_OUT = 10**6  # added to the seed a model is trained with
+
+
+LENGTHS = (512, 1024, 2048)
+RATIOS = (1, 2, 4, 8, 16, 32, 64)
+
+
+def find_task(name: str, found: TextModel, *, seed: int) -> Task:
+    """A task by its name, for one model."""
+    kinds: dict[str, type[AbcDigits | Passkey | Mqar]] = {"abcdigits": AbcDigits, "passkey": Passkey, "mqar": Mqar}
+    if name != "recall":
+        return kinds[name](found.tokenizer, seed=seed)
+    task = Recall(seed=seed)
+    if task.vocab_size > found.model.config.vocab_size:
+        raise DataError(f"recall has {task.vocab_size} tokens and this model knows {found.model.config.vocab_size}")
+    return RecallTask(task)
+
+
+def lengths_of(name: str, trained: int | None) -> tuple[int, ...]:
+    """Lengths to ask where none are given: of recall, multiples of the training length."""
+    return tuple(ratio * trained for ratio in RATIOS) if name == "recall" and trained is not None else LENGTHS
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@
 Letters: H heads, T queries, S keys.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -22,10 +22,15 @@ MOST_TOKENS, MOST_NUMBERS = 1024, 8_000_000  # what the page takes
 
 
 def relevance_maps(
-    subject: Subject, text: str, *, tokens: int | None = None, heads: Collection[tuple[int, int]] | None = None
+    subject: Subject,
+    text: str | Sequence[int],
+    *,
+    tokens: int | None = None,
+    heads: Collection[tuple[int, int]] | None = None,
 ) -> dict[str, Any]:
-    """Weights and scores of every head, or of those named by (layer, head), on the text's first `tokens` tokens."""
-    ids = checked(subject, "the text", text, tokens)
+    """Weights and scores of every head, or of those named by (layer, head), on the text's first `tokens` tokens; a text
+    may be given as its tokens."""
+    ids = checked(subject, "the text", text, tokens) if isinstance(text, str) else list(text)
     chosen = set(heads or ((layer, head) for layer, count in enumerate(subject.about.heads) for head in range(count)))
     numbers = 2 * len(chosen) * len(ids) ** 2
     if len(ids) > MOST_TOKENS or numbers > MOST_NUMBERS:

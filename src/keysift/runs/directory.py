@@ -4,6 +4,7 @@ train.json          the resolved config, the hash of the token stream, the size 
 environment.json    one entry a session: machine, versions and commit, processes
 metrics.jsonl       one line a step
 samples/, heads/    what the model wrote, and what each head had learned, at each checkpoint
+evals/              records of keysift eval, one JSON a measure
 checkpoints/        see checkpoint.py
 config.json, ...    links to the newest checkpoint's model, so the folder itself loads with keysift.load
 diagnosis.json      why a run stopped, if its loss was not finite

@@ -6,6 +6,7 @@ from pathlib import Path
 
 TRAIN, ENVIRONMENT, DIAGNOSIS = "train.json", "environment.json", "diagnosis.json"
 METRICS, SAMPLES, HEADS, CHECKPOINTS, LOCK = "metrics.jsonl", "samples", "heads", "checkpoints", ".lock"
+EVALS = "evals"
 MANIFEST, LAST = "manifest.json", "last"
 FINISHED, TIME_OVER, INTERRUPTED = "finished", "time over", "interrupted"  # how a session ends
 _STEP = re.compile(r"step-([0-9]{8,})")

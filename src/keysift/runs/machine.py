@@ -28,10 +28,20 @@ def examine() -> Machine:
         memory_gb=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
         instruction_set=native.instruction_set() or "none",
         python=platform.python_version(),
-        torch=torch.__version__,
+        torch=str(torch.__version__),
         keysift=version("keysift"),
         commit=provenance.commit(),
         load=round(os.getloadavg()[0], 2),
+    )
+
+
+def made(command: str, began: float) -> provenance.Made:
+    """Of a record that is ready now; `began` is what time.monotonic() said before the work."""
+    return provenance.Made(
+        command=command,
+        date=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        seconds=round(time.monotonic() - began, 2),
+        machine=examine(),
     )
 
 

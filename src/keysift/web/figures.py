@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from keysift.core.errors import UnsupportedError
-from keysift.evaluate.measured import Cell, LossByPosition, Retrieval, Windows
+from keysift.evaluate.measured import Cell, LossByPosition, Relevance, Retrieval, Windows
 
 
 def write(draw: Callable[[Any], None], stem: Path, *, size: tuple[float, float] = (7.0, 4.0)) -> list[Path]:
-    """`draw` is given the axes; the figure is written as `stem`.png and `stem`.svg."""
+    """`draw` is given the figure's axes; it is written as `stem`.png and `stem`.svg."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -105,5 +105,28 @@ def windows(record: Windows) -> Callable[[Any], None]:
         if record.subject.trained_length is not None:
             axes.axvline(record.subject.trained_length, color="red", linestyle="--")
         axes.figure.colorbar(points, ax=axes, label="layer")
+
+    return draw
+
+
+def relevance(record: Relevance) -> Callable[[Any], None]:
+    """A row of maps for each layer, queries down and keys across; exact zeros are left white."""
+
+    def draw(axes: Any) -> None:
+        figure = axes.figure
+        axes.remove()
+        most = max(len(layer.heads) for layer in record.layers)
+        figure.set_size_inches(1.6 * most + 1.2, 1.7 * len(record.layers) + 0.5)
+        places = figure.subplots(len(record.layers), most, squeeze=False)
+        for row, layer in zip(places, record.layers, strict=True):
+            for place in row[len(layer.heads) :]:
+                place.remove()
+            for place, head in zip(row, layer.heads, strict=False):
+                shown = [[weight if weight else float("nan") for weight in line] for line in head.weights]
+                picture = place.imshow(shown, cmap="viridis_r", vmin=0, aspect="equal", interpolation="nearest")
+                place.set_title(head.name.removeprefix("layers."), fontsize=7)
+                place.tick_params(labelsize=6)
+                figure.colorbar(picture, ax=place, shrink=0.7).ax.tick_params(labelsize=6)
+        figure.suptitle(f"Relevance: {record.subject.name} on {record.text}", fontsize=9)
 
     return draw

@@ -1,0 +1,84 @@
+"""Runs compared by rate and by size, from run directories written by hand: what diverged is shown and not averaged."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+
+from keysift.core.provenance import Machine, Made
+from keysift.evaluate.measured_runs import Scaling, Stability
+from keysift.evaluate.trials import trials
+from keysift.runs.layout import CHECKPOINTS, DIAGNOSIS, ENVIRONMENT, MANIFEST, METRICS, TRAIN, name_of
+from keysift.train.config import TrainConfig, flatten
+from keysift.train.settings import apply
+from keysift.web import run_figures
+
+MACHINE = Machine(
+    cpu="", cores=1, threads=1, memory_gb=1, instruction_set="", python="", torch="", keysift="", commit="", load=0
+)
+MADE = Made(command="keysift eval", date="", seconds=0, machine=MACHINE)
+STEPS, WARMUP = 40, 20
+
+
+def write_run(path: Path, losses: list[float], parameters: int = 1000, saved: int = STEPS, **settings: Any) -> None:
+    config = apply(TrainConfig(), {"steps": STEPS, "warmup": WARMUP, "psi": 4, **settings})
+    (path / CHECKPOINTS / name_of(saved)).mkdir(parents=True)
+    (path / CHECKPOINTS / name_of(saved) / MANIFEST).write_text("{}")
+    (path / TRAIN).write_text(json.dumps({"config": flatten(config), "parameters": parameters}))
+    (path / ENVIRONMENT).write_text("[]")
+    lines = [{"step": n, "loss": loss} for n, loss in enumerate(losses, 1)]
+    if math.isfinite(losses[-1]):
+        lines[-1]["val_loss"] = losses[-1] + 0.5
+    else:
+        (path / DIAGNOSIS).write_text("{}")
+    (path / METRICS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def falling(end: float) -> list[float]:
+    return [5.0] * WARMUP + [end] * (STEPS - WARMUP)
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    for rate, seed, losses in (
+        (0.01, 0, falling(3.0)),
+        (0.01, 1, falling(2.0)),
+        (0.1, 0, falling(1.0)),
+        (0.1, 1, [*[5.0] * WARMUP, math.nan]),
+        (1.0, 0, [*[5.0] * WARMUP, *[5.1] * (STEPS - WARMUP)]),
+    ):
+        write_run(tmp_path / f"{rate}-{seed}", losses, lr=rate, seed=seed)
+    write_run(tmp_path / "unfinished", falling(0.1)[:30], lr=0.01, seed=2, saved=30)
+    return tmp_path
+
+
+def test_diverged_runs_are_shown_and_not_averaged(sweep: Path) -> None:
+    record = Stability(source="", trials=trials([sweep]), made=MADE)
+    low, middle, high = record.points
+    assert (low.rate, low.mean, low.deviation, low.seeds, low.diverged) == (0.01, 3.0, pytest.approx(0.5**0.5), 2, 0)
+    assert (middle.mean, middle.deviation, middle.seeds, middle.diverged) == (1.5, None, 1, 1)
+    assert (high.mean, high.seeds, high.diverged) == (None, 0, 1), "it ended above where the warm-up left it"
+    best = record.best(low.name)
+    assert best is not None
+    assert best.rate == 0.01, "a rate at which a seed diverged is not the best"
+    assert {one.state for one in record.trials} == {"finished", "diverged", "stopped"}
+    axes = Figure().subplots()
+    run_figures.stability(record)(axes)
+    crosses = [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "x"]
+    assert crosses == [0.1, 1.0]
+
+
+def test_scaling_takes_each_size_at_its_best_rate(tmp_path: Path) -> None:
+    for psi, rate, seed, end in ((4, 0.01, 0, 3.0), (4, 0.1, 0, 2.0), (4, 0.1, 1, 2.2), (6, 0.01, 0, 1.0)):
+        write_run(tmp_path / f"{psi}-{rate}-{seed}", falling(end), parameters=100 * psi, lr=rate, seed=seed, psi=psi)
+    other = {"arch": "transformer", "psi": None, "mechanism": "ssmax"}
+    write_run(tmp_path / "other", falling(1.5), parameters=500, lr=0.01, **other)
+    points = Scaling(source="", trials=trials([tmp_path]), made=MADE).points
+    assert [(p.name, p.parameters, p.rate, p.mean, p.seeds) for p in points] == [
+        ("multiscreen, screening", 400, 0.1, pytest.approx(2.6), 2),
+        ("multiscreen, screening", 600, 0.01, 1.5, 1),
+        ("transformer, ssmax", 500, 0.01, 2.0, 1),
+    ]
