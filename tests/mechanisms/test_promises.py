@@ -11,7 +11,11 @@ WRAPPED = ["screening+value_gate", "screening+output_gate", "differential_v1+val
 ALL = [*MECHANISMS, *map(find, WRAPPED)]
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["fp64", "fp32"])
+# Rounding decides nothing new for most pairs: `make check` proves in fp64, `make test` in both.
+DTYPES = [pytest.param(torch.float64, id="fp64"), pytest.param(torch.float32, id="fp32", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("promise", list(Promise), ids=lambda promise: promise.name)
 @pytest.mark.parametrize("mechanism", ALL, ids=lambda mechanism: mechanism.name)
 def test_kept_or_refuted(mechanism: Mechanism, promise: Promise, dtype: torch.dtype) -> None:
