@@ -119,6 +119,7 @@ def test_help_does_not_import_torch() -> None:
     assert "mechanisms" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_mistake_is_one_line_and_exit_code_2() -> None:
     refuses_in_process(
         r"keysift: no mechanism is called 'sofmax'; did you mean 'softmax'", [KEYSIFT, "mechanisms", "sofmax"]

@@ -63,6 +63,7 @@ def test_an_empty_prompt_starts_from_the_end_token(run: Path, capsys: pytest.Cap
     assert "tokens/s" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_generated(run: Path) -> None:
     command = [*KEYSIFT, "generate", str(run), "--prompt", "ab", "--max-new-tokens", "1000000", "--temperature", "0"]
     # A shell's background job ignores SIGINT and its children with it: what is tested is a user's terminal.
@@ -135,6 +136,7 @@ def test_extremes_have_an_answer(run: Path, capsys: pytest.CaptureFixture[str]) 
         assert capsys.readouterr().out == likely, flags
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_enough_ends_it(run: Path) -> None:
     command = [*KEYSIFT, "generate", str(run), "--prompt", "ab", "--max-new-tokens", "1000000", "--threads", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -165,6 +167,7 @@ def on_terminal(command: list[str], **environment: str) -> bytes:
 HOSTILE = "\x1b]0;title\x07\u202e\x9b é\tx\r"
 
 
+@pytest.mark.slow
 def test_a_terminal_is_shown_harmless_text_and_a_pipe_gets_the_bytes(
     run: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
@@ -184,6 +187,7 @@ def test_a_terminal_that_knows_only_ascii(run: Path) -> None:
     assert rb"\xe9" in on_terminal(command, PYTHONIOENCODING="ascii")
 
 
+@pytest.mark.slow
 def test_a_wrong_directory_is_one_line(tmp_path: Path) -> None:
     refuses_in_process("config.json is missing", [*KEYSIFT, "generate", str(tmp_path), "--prompt", "a"])
 

@@ -22,6 +22,7 @@ def doctor(*flags: str, **environment: str) -> dict[str, object]:
     return json.loads(done.stdout)["threads"]
 
 
+@pytest.mark.slow
 def test_doctor_shows_what_was_settled_before_torch_was_imported() -> None:
     found = doctor("--threads", "1")
     assert found["torch_threads"] == 1

@@ -202,6 +202,7 @@ build("abcdigits:documents=1500", "bpe:262", Path(sys.argv[1]), workers=2, show=
 
 
 @pytest.mark.parametrize("moment", ["training", "writing", 0.1, 0.3, 0.6])
+@pytest.mark.slow
 def test_kill_9_leaves_no_half_corpus(tmp_path: Path, moment: str | float) -> None:
     out = tmp_path / "c"
     command = [sys.executable, "-c", BUILD, str(out)]

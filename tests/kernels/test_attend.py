@@ -147,6 +147,7 @@ def test_explain_says_which_and_why() -> None:
     assert explain("softmax", q, k, v, backend="dense").backend == "dense"
 
 
+@pytest.mark.slow
 def test_compiles_whole() -> None:
     q, k, v = inputs(MECHANISMS.find("softmax"), t=5, s=5)
     for name in ("softmax", "screening", "sigmoid"):

@@ -92,6 +92,7 @@ def test_declines_with_a_reason() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch.compile's own
 @pytest.mark.parametrize("name", ["softpick", "sparsemax", "sigmoid_visible"])
+@pytest.mark.slow
 def test_compiles_whole(name: str) -> None:
     q, k, v = (torch.randn(1, 2, 20, 4) for _ in range(3))
     compiled = torch.compile(

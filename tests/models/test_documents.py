@@ -76,6 +76,7 @@ def test_a_multiscreen_reads_them_in_the_compiled_kernel() -> None:
 
 
 @needs_kernel
+@pytest.mark.slow
 def test_a_compiled_model_reads_them_in_the_compiled_kernel() -> None:
     """In one graph, without a look at the positions, and without another graph for other documents."""
     model = Multiscreen(MultiscreenConfig.psi(2, vocab_size=11), torch.Generator().manual_seed(0))

@@ -274,6 +274,7 @@ def test_refusals() -> None:
 
 
 @needs_kernel
+@pytest.mark.slow
 def test_a_compiled_multiscreen_keeps_the_compiled_kernel() -> None:
     """Whole, in one graph, with the same gradients: positions that count from 0 need not be looked at."""
     model = Multiscreen(MultiscreenConfig.psi(2, vocab_size=11))

@@ -59,12 +59,11 @@ def test_the_folder_and_every_checkpoint_load(tiny: TrainConfig, tmp_path: Path)
 @pytest.mark.parametrize(
     "fields",
     [
-        {},
-        {"model": TransformerArch(depth=1, heads=2, width=8)},
-        {"ema": 0.9, "isolate": True, "schedule": "cosine"},
-        {"recompute": True, "clip": 0.1},
+        pytest.param({"ema": 0.9, "isolate": True, "schedule": "cosine"}, id="ema and isolation"),
+        pytest.param({}, id="multiscreen", marks=pytest.mark.slow),
+        pytest.param({"model": TransformerArch(depth=1, heads=2, width=8)}, id="transformer", marks=pytest.mark.slow),
+        pytest.param({"recompute": True, "clip": 0.1}, id="recomputed and clipped", marks=pytest.mark.slow),
     ],
-    ids=["multiscreen", "transformer", "ema and isolation", "recomputed and clipped"],
 )
 def test_resumed_is_uninterrupted(tiny: TrainConfig, tmp_path: Path, fields: dict[str, Any]) -> None:
     config = replace(tiny, **fields)
@@ -125,6 +124,7 @@ def test_one_seed_one_run(tiny: TrainConfig, tmp_path: Path) -> None:
     assert losses(go(replace(tiny, seed=1), tmp_path / "third")) != first
 
 
+@pytest.mark.slow
 def test_validation_is_of_held_out_text(tiny: TrainConfig, tmp_path: Path) -> None:
     """At a rate of nothing, the loss is that of the first weights on the held-out documents and no others."""
     config = replace(tiny, lr=1e-30, val_fraction=0.2, val_sequences=10_000)

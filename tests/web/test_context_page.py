@@ -68,6 +68,7 @@ def test_the_point_is_seen_on_a_phone(page: Page, experiment: ContextExperiment,
     assert card["height"] < 844, "a mechanism's four contexts are seen at once"
 
 
+@pytest.mark.slow
 def test_titles_are_escaped() -> None:
     html = context_page(ContextExperiment(contexts=(Context(title="<b>&", scores=(1.0,), cosines=(0.5,)),), rows=()))
     assert "&lt;b&gt;&amp;" in html
