@@ -11,7 +11,7 @@ from keysift.data.batches import Batch
 from keysift.data.shards import prepare
 from keysift.evaluate import validation
 from keysift.train.config import TrainConfig
-from keysift.train.setup import streams
+from keysift.train.source import Text
 
 
 def test_isolated_documents_are_learned_alone(tiny: TrainConfig, tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_isolated_documents_are_learned_alone(tiny: TrainConfig, tmp_path: Path)
     for number in range(30):
         (tmp_path / "text" / f"{number:02d}.txt").write_text("abcdefghijklmnopqrstuvwxyz"[number % 7 :][:9])
     config = replace(tiny, data=str(tmp_path / "text"), context=32, batch_tokens=64, isolate=True)
-    batch = streams(prepare(config.data, config.tokenizer, show=False), config)[0].batch(0)
+    batch = Text(prepare(config.data, config.tokenizer, show=False)).training(config).batch(0)
     model = keysift.Multiscreen(keysift.MultiscreenConfig.psi(2, vocab_size=257))
     with torch.no_grad():
         for layer in model.layers:

@@ -17,12 +17,12 @@ from keysift.data import batches as data
 from keysift.evaluate import validation
 from keysift.models.arch import TransformerArch
 from keysift.runs import checkpoint, directory, metrics
-from keysift.train import loop, optimizer, shards, state
+from keysift.train import loop, optimizer, shards, source, state
 from keysift.train.config import TrainConfig
 from tests.evaluate import test_validation
 from tests.house.test_faults import Fault, red
 from tests.runs import test_checkpoint, test_directory
-from tests.train import test_diagnosis, test_loop
+from tests.train import test_diagnosis, test_loop, test_source
 from tests.train.conftest import cache, corpus, tiny  # noqa: F401
 
 Patch = pytest.MonkeyPatch
@@ -101,8 +101,10 @@ def gradients_kept(patch: Patch) -> None:
 
 def loss_of_each_accumulation_step_averaged(patch: Patch) -> None:
     """Divided by the tokens of one of two accumulation steps, and then added: twice the gradient."""
-    summed = validation.summed_loss
-    patch.setattr(validation, "summed_loss", lambda model, batch: 2 * summed(model, batch))
+    summed = validation.summed
+    patch.setattr(
+        validation, "summed", lambda model, batch: summed(model, batch)._replace(loss=2 * summed(model, batch).loss)
+    )
 
 
 def clip_forgotten(patch: Patch) -> None:
@@ -122,12 +124,12 @@ def everything_decays(patch: Patch) -> None:
 
 
 def segments_ignored(patch: Patch) -> None:
-    summed = validation.summed_loss
+    summed = validation.summed
 
-    def blind(model: torch.nn.Module, batch: data.Batch) -> Tensor:
+    def blind(model: torch.nn.Module, batch: data.Batch) -> validation.Sums:
         return summed(model, data.Batch(inputs=batch.inputs, targets=batch.targets, rows=batch.rows))
 
-    patch.setattr(validation, "summed_loss", blind)
+    patch.setattr(validation, "summed", blind)
 
 
 def hashes_not_compared(patch: Patch) -> None:
@@ -159,8 +161,43 @@ def no_lock(patch: Patch) -> None:
 
 
 def validation_on_training_text(patch: Patch) -> None:
-    streams = loop.streams
-    patch.setattr(loop, "streams", lambda source, config: (streams(source, config)[0],) * 2)
+    patch.setattr(source.Text, "validation", source.Text.training)
+
+
+def stage_not_saved(patch: Patch) -> None:
+    """A resumed run begins its curriculum again."""
+    load = state.State.load
+
+    def forgetful(self: state.State, path: Path) -> None:
+        load(self, path)
+        self.stage, self.mastery = 0, 0.0
+
+    patch.setattr(state.State, "load", forgetful)
+
+
+def mastery_not_saved(patch: Patch) -> None:
+    load = state.State.load
+
+    def forgetful(self: state.State, path: Path) -> None:
+        load(self, path)
+        self.mastery = 0.0
+
+    patch.setattr(state.State, "load", forgetful)
+
+
+def batch_of_the_old_stage(patch: Patch) -> None:
+    """What was read ahead is trained on, though the stage it belongs to is over."""
+    mastered = loop.Session._mastered
+
+    def late(self: loop.Session, line: dict[str, Any]) -> bool:
+        mastered(self, line)
+        return False
+
+    patch.setattr(loop.Session, "_mastered", late)
+
+
+def questions_of_the_training_rows(patch: Patch) -> None:
+    patch.setattr(source, "HELD_OUT", 0)
 
 
 def _resumed(**fields: Any) -> Test:
@@ -211,6 +248,10 @@ FAULTS: list[tuple[Callable[[Patch], None], Test]] = [
     (other_text_accepted, test_directory.test_other_text_is_refused),
     (no_lock, test_directory.test_one_trainer_at_a_time),
     (validation_on_training_text, test_loop.test_validation_is_of_held_out_text),
+    (stage_not_saved, test_source.test_a_curriculum_resumes_in_its_stage),
+    (mastery_not_saved, test_source.test_a_curriculum_resumes_in_its_stage),
+    (batch_of_the_old_stage, test_source.test_every_step_reads_its_stage),
+    (questions_of_the_training_rows, test_source.test_validation_is_on_other_rows),
 ]
 
 

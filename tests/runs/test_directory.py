@@ -20,7 +20,7 @@ from keysift.runs.summary import summary
 from keysift.train.config import TrainConfig
 from keysift.train.distributed import World
 from keysift.train.facts import read_facts
-from keysift.train.setup import streams
+from keysift.train.source import Text
 from tests.refusals import refuses
 from tests.train.in_process import distance, go, losses
 
@@ -131,11 +131,12 @@ def test_a_run_on_a_built_corpus_goes_on_with_its_tokenizer(tiny: TrainConfig, t
 def test_generated_tasks_are_read_whole(tiny: TrainConfig, tmp_path: Path) -> None:
     """A needle and its question in one sequence: each begins with a document."""
     config = replace(tiny, data="abcdigits:documents=60,max_lines=12", context=128, batch_tokens=256, steps=1)
-    batches, validation = streams(prepare(config.data, show=False), config)
+    source = Text(prepare(config.data, show=False))
+    batches, validation = source.training(config), source.validation(config)
     assert batches.whole
     assert validation.whole
     assert bytes(batches.batch(0).inputs[0, :2].tolist()).decode()[1] == "="
-    assert not streams(prepare(config.data), replace(config, rows="stream"))[0].whole
+    assert not source.training(replace(config, rows="stream")).whole
     go(config, tmp_path / "run")
 
 

@@ -17,7 +17,7 @@ from keysift.runs.directory import Run
 from keysift.runs.summary import summary
 from keysift.train.config import TrainConfig
 from keysift.train.facts import read_facts
-from keysift.train.setup import streams
+from keysift.train.source import Text
 from tests.refusals import refuses
 from tests.train.in_process import go, losses
 
@@ -65,7 +65,7 @@ def test_the_accumulation_step_that_broke_is_found(
 ) -> None:
     """The first of two accumulation steps meets a non-finite number, in the first layer; gradients spread it."""
     forward = Tiles.forward
-    first = streams(prepare(tiny.data), tiny)[0].batch(0, 0, 2).inputs
+    first = Text(prepare(tiny.data)).training(tiny).batch(0, 0, 2).inputs
 
     def breaks(self: Tiles, x_BTD: torch.Tensor, reading: Any, store: Any) -> torch.Tensor:
         out = forward(self, x_BTD, reading, store)

@@ -18,7 +18,8 @@ from keysift.runs.directory import Run
 from keysift.runs.metrics import read
 from keysift.train.config import TrainConfig
 from keysift.train.facts import read_facts
-from keysift.train.setup import model_config, streams
+from keysift.train.setup import model_config
+from keysift.train.source import Text
 from tests.train.in_process import distance, go, losses
 
 
@@ -95,8 +96,7 @@ def test_the_loop_is_plain_training(tiny: TrainConfig, tmp_path: Path, fields: d
     """What anybody would write by hand, in one turn a step: the loop adds nothing to it and forgets nothing."""
     run = go(replace(tiny, warmup=4, **fields), tmp_path / "run")
     config = read_facts(Run(run)).config
-    corpus = prepare(config.data, config.tokenizer)
-    batches, _ = streams(corpus, config)
+    batches = Text(prepare(config.data, config.tokenizer)).training(config)
     model = build(model_config(config, 257), torch.Generator().manual_seed(config.seed))
     matrices = [p for p in model.parameters() if p.ndim == 2]
     others = [p for p in model.parameters() if p.ndim < 2]

@@ -28,7 +28,8 @@ from keysift.train.config import TrainConfig, resolve
 from keysift.train.loop import train
 from keysift.train.optimizer import adamw, set_lr
 from keysift.train.schedule import share
-from keysift.train.setup import model_config, streams
+from keysift.train.setup import model_config
+from keysift.train.source import Text
 
 
 @frozen
@@ -94,7 +95,7 @@ def overhead(config: TrainConfig, out: Path) -> Row:
     """The time of the loop's steps over the time of bare steps on the same batches, taken in turn."""
     corpus = prepare(config.data, config.tokenizer)
     bare = Bare(config, corpus.index.vocab_size)
-    batches, _ = streams(corpus, config)
+    batches = Text(corpus).training(config)
     took: dict[str, list[float]] = {"loop": [], "bare": []}
     left = time.perf_counter()
 
@@ -135,7 +136,7 @@ def side_by_side(config: TrainConfig) -> Row:
     sizes = [replace(config, model=TransformerArch(depth=6, heads=4, width=width)) for width in range(16, 257, 8)]
     other = min(sizes, key=lambda one: abs(parameters(one) - parameters(config)))
     rivals = {"multiscreen": Bare(config, vocab), "transformer": Bare(other, vocab)}
-    batches, _ = streams(corpus, config)
+    batches = Text(corpus).training(config)
     took: dict[str, list[float]] = {name: [] for name in rivals}
     for number in range(config.steps or 0):
         batch = batches.batch(number)

@@ -44,6 +44,7 @@ def _of_runs(found: Comparison) -> list[Column]:
     return [
         _column("run", runs, lambda one: one.name, left=True),
         _column("validation", runs, lambda one: _figure(one.validation) + ("*" if one.best else "")),
+        *_accuracy(runs),
         *model,
         *_if_differing("seed", runs, lambda one: one.seed),
         *_if_differing("state", runs, lambda one: one.state, left=True),
@@ -65,9 +66,17 @@ def _of_groups(found: Comparison) -> list[Column]:
         first,
         _column("validation", groups, lambda one: f"{one.mean:.4f}" + ("*" if one.best else "")),
         _column("spread", groups, lambda one: "" if one.spread is None else f"{one.spread:.4f}"),
+        *_accuracy(groups),
         _column("seeds", groups, lambda one: str(one.seeds)),
         *rest,
     ]
+
+
+def _accuracy(rows: Sequence[Compared] | Sequence[Group]) -> list[Column]:
+    """Where any of them answers questions."""
+    if all(one.accuracy is None for one in rows):
+        return []
+    return [_column("accuracy", rows, lambda one: "" if one.accuracy is None else f"{one.accuracy:.1%}")]
 
 
 def _differing(found: Comparison, rows: Sequence[Compared] | Sequence[Group]) -> list[list[Column]]:

@@ -10,7 +10,7 @@ Letters: B sequences in the batch, T context.
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -37,11 +37,12 @@ class Batch:
     targets: Tensor
     rows: tuple[int, ...]  # numbers of the sequences in the split, to name a batch in a diagnosis
     positions: Positions | None = None
+    answers: bool = False  # targets are answers to questions, so the share predicted exactly means something
 
     def to(self, device: torch.device | str) -> Self:
         inputs, targets = self.inputs.to(device, non_blocking=True), self.targets.to(device, non_blocking=True)
         positions = None if self.positions is None else self.positions.to(device)
-        return type(self)(inputs=inputs, targets=targets, rows=self.rows, positions=positions)
+        return replace(self, inputs=inputs, targets=targets, positions=positions)
 
 
 class Batches:
@@ -85,6 +86,14 @@ class Batches:
         """Equal for two runs that read the same tokens in the same order with the same targets."""
         told = [self.split.hash, self.context, self.seed if self.shuffle else None, self.isolate, self.whole]
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+    @property
+    def tokens(self) -> int:
+        return self.split.tokens
+
+    @property
+    def bytes_per_token(self) -> float:
+        return self.split.bytes_per_token
 
     @property
     def steps(self) -> int:

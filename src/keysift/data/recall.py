@@ -3,25 +3,34 @@
 one hop    a b a c ... | ?a ?b       a token is a (letter, value) pair, a query token names a letter
 two hops   A 3 B 1 A 3 ... | A 3 B 1       letter and value are two tokens, so the token before must be carried along
 
+    Recall(hops=2, letters=8, values=8, length=32)
+    --data recall:hops=2,letters=26,values=16,start_letters=6        the length is --context, the seed --seed
+
 Each document fixes the value of every letter. Needles stand once, the other letters often (weights 1, 1/2, 1/3, ...).
 At the end some letters are asked, half of them needles; the value is predicted there and nowhere else.
+
+As text: "A=3 B=1 A=3 A? B?" and the answers "3", "1"; with two hops "A 3 B 1 A 3 A 3 B 1".
 
 Letters: B rows, T tokens of a row.
 """
 
 import hashlib
 import json
+from string import ascii_uppercase
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from keysift.core.config import config, to_dict
-from keysift.core.errors import RangeError
+from keysift.core.config import config, from_dict, to_dict
+from keysift.core.errors import DataError, RangeError
 from keysift.data.batches import IGNORE, Batch, rows_of
+from keysift.data.sources import options
+from keysift.data.symbols import Symbols
 
 Array = npt.NDArray[np.int64]
+HELD_OUT = 2**40
 
 
 @config
@@ -36,13 +45,25 @@ class Recall:
     queries: int = 8
     """Letters asked at the end; every other one is a needle."""
     seed: int = 0
+    start_letters: int | None = None
+    """A curriculum: stage n of training uses the first start_letters + n letters; all of them if left out."""
 
     def __post_init__(self) -> None:
         if self.letters < 2 or self.values < 2:
             raise RangeError(f"recall needs at least 2 letters and 2 values, got {self.letters} and {self.values}")
         if not 1 <= self.queries <= self.letters:
             raise RangeError(f"recall asks between 1 and all {self.letters} letters, got queries={self.queries}")
+        if self.start_letters is not None and not max(2, self.queries) <= self.start_letters <= self.letters:
+            raise RangeError(
+                f"start_letters lies between the letters asked ({max(2, self.queries)}) and all {self.letters}, "
+                f"got {self.start_letters}"
+            )
         self._pairs(self.length)
+
+    @property
+    def stages(self) -> int:
+        """Of the curriculum; the last one has every letter."""
+        return 1 + self.letters - (self.letters if self.start_letters is None else self.start_letters)
 
     @property
     def needles(self) -> int:
@@ -53,6 +74,16 @@ class Recall:
         if self.hops == 1:
             return self.letters * self.values + self.letters + self.values
         return self.letters + self.values
+
+    @property
+    def tokenizer(self) -> Symbols:
+        """One word for each token, in the order of their ids."""
+        letters, values = [_letter(at) for at in range(self.letters)], [str(at) for at in range(self.values)]
+        words = [*letters, *values]
+        if self.hops == 1:
+            pairs = [f"{letter}={value}" for letter in letters for value in values]
+            words = [*pairs, *(f"{letter}?" for letter in letters), *values]
+        return Symbols(f"recall:hops={self.hops},letters={self.letters},values={self.values}", words)
 
     @property
     def chance(self) -> float:
@@ -69,14 +100,17 @@ class Recall:
             )
         return pairs
 
-    def row(self, number: int, *, length: int | None = None, depth: float | None = None) -> tuple[Array, Array]:
-        """Tokens and targets, T each. With `depth` one needle stands there (0 the start, 1 the last pair before the
-        queries), and only it has a target: one cell of a retrieval grid."""
+    def row(
+        self, number: int, *, length: int | None = None, depth: float | None = None, stage: int | None = None
+    ) -> tuple[Array, Array]:
+        """Tokens and targets, T each, of a stage of the curriculum or of the whole task. With `depth` one needle stands
+        there (0 the start, 1 the last pair before the queries), and only it has a target: one cell of a retrieval grid.
+        """
         if depth is not None and not 0 <= depth <= 1:
             raise RangeError(f"depth is a share of the context, from 0 to 1, got {depth:g}")
         rng = np.random.default_rng([self.seed, number])
         pairs = self._pairs(length or self.length)
-        names = rng.permutation(self.letters)
+        names = rng.permutation(self.letters if stage is None else self.letters + 1 - self.stages + stage)
         needles, others = names[: self.needles], names[self.needles :]
         often = 1 / np.arange(1, len(others) + 1)
         context = rng.choice(others, pairs - len(needles), p=often / often.sum())
@@ -108,11 +142,32 @@ class Recall:
         return tokens.astype(np.int64), targets
 
 
-class Batches:
-    """Endless batches of a task, with the interface of `keysift.data.Batches`: one integer resumes them."""
+def _letter(at: int) -> str:
+    """A to Z, then A1 to Z1, and so on."""
+    return ascii_uppercase[at % 26] + (str(at // 26) if at >= 26 else "")
 
-    def __init__(self, task: Recall, *, batch_size: int, first: int = 0) -> None:
+
+def tokenizer_named(name: str) -> Symbols:
+    """From the name that `Recall.tokenizer` gave it."""
+    told = options(name.removeprefix("recall:"))
+    if sorted(told) != ["hops", "letters", "values"]:
+        raise DataError(f"the symbols of recall are named recall:hops=H,letters=L,values=V, got {name!r}")
+    return from_dict(Recall, {**told, "queries": 1}).tokenizer
+
+
+class Batches:
+    """Batches of a task, with the interface of `keysift.data.Batches`: one integer resumes them.
+
+    stage   of the curriculum; None is the whole task
+    first   number of the first row; rows from HELD_OUT on are never trained on
+    """
+
+    sequences = HELD_OUT
+    tokens = bytes_per_token = None
+
+    def __init__(self, task: Recall, *, batch_size: int, first: int = 0, stage: int | None = None) -> None:
         self.task = task
+        self.stage = stage
         self.batch_size = batch_size
         self.context = task.length
         self.vocab_size = task.vocab_size
@@ -120,10 +175,11 @@ class Batches:
 
     @property
     def stream_hash(self) -> str:
+        """Equal for two runs that read the same rows, as long as they were at the same stages."""
         return hashlib.sha256(json.dumps(["recall", to_dict(self.task), self._first]).encode()).hexdigest()
 
     def batch(self, step: int, part: int = 0, parts: int = 1) -> Batch:
         rows = rows_of(step, self.batch_size, part, parts)
-        made = [self.task.row(self._first + number) for number in rows]
+        made = [self.task.row(self._first + number, stage=self.stage) for number in rows]
         inputs, targets = (torch.from_numpy(np.stack(side)) for side in zip(*made, strict=True))
-        return Batch(inputs=inputs, targets=targets, rows=tuple(rows))
+        return Batch(inputs=inputs, targets=targets, rows=tuple(rows), answers=True)

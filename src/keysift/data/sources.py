@@ -177,6 +177,10 @@ def _mqar(rest: str) -> Source:
     return Generated("mqar", from_dict(Curriculum, options(rest)))
 
 
+def _recall(rest: str) -> Source:
+    raise DataError("recall is made anew for every step, so no corpus is built of it; keysift train --data recall")
+
+
 def _hf(rest: str) -> Source:
     from keysift.data.hf import HuggingFace  # it stands on this module
 
@@ -186,4 +190,5 @@ def _hf(rest: str) -> Source:
 SOURCES.add("stdlib", _stdlib)
 SOURCES.add("abcdigits", _abcdigits)
 SOURCES.add("mqar", _mqar)
+SOURCES.add("recall", _recall)
 SOURCES.add("hf", _hf)

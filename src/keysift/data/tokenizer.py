@@ -131,9 +131,13 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def find_tokenizer(name: str) -> Tokenizer:
-    """`bytes`, or a path `load_tokenizer` understands."""
+    """`bytes`, `recall:...` (the symbols of a task), or a path `load_tokenizer` understands."""
     if name == Bytes.name:
         return Bytes()
+    if name.startswith("recall:"):
+        from keysift.data.recall import tokenizer_named  # it stands on this module
+
+        return tokenizer_named(name)
     if name.startswith("bpe:"):
         raise DataError(
             f"{name!r} is trained on a corpus; pass it to build or prepare, or give the path of a trained one"
@@ -141,11 +145,15 @@ def find_tokenizer(name: str) -> Tokenizer:
     return load_tokenizer(Path(name).expanduser())
 
 
-def _marked(marker: Path) -> Bytes:
+def _marked(marker: Path) -> Tokenizer:
     try:
         says = jsons.loads(marker.read_bytes())
     except ValueError as error:
         raise DataError(f"{marker} is not JSON ({error}); write it anew with save_tokenizer") from error
-    if says != {"tokenizer": Bytes.name}:
-        raise DataError(f"{marker} must say {{'tokenizer': 'bytes'}}, got {says!r}; write it anew with save_tokenizer")
-    return Bytes()
+    name = says.get("tokenizer") if isinstance(says, dict) and len(says) == 1 else None
+    if not isinstance(name, str) or not (name == Bytes.name or name.startswith("recall:")):
+        raise DataError(
+            f"{marker} must say {{'tokenizer': 'bytes'}} or name the symbols of a task, got {says!r}; "
+            f"write it anew with save_tokenizer"
+        )
+    return find_tokenizer(name)

@@ -8,6 +8,7 @@ No feed-forward block, no norm, no bias, no softmax but over the logits.
 Letters: B batch, T tokens, D model width.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -33,8 +34,8 @@ class Starts:
     r: tuple[float, ...]
 
     def __call__(self, site: Site, generator: torch.Generator | None = None) -> Tensor:
-        ends = torch.tensor(self.r, dtype=torch.float64).logit()
-        return torch.linspace(float(ends[0]), float(ends[-1]), site.heads, dtype=torch.float64)
+        first, last = math.log(self.r[0] / (1 - self.r[0])), math.log(self.r[-1] / (1 - self.r[-1]))
+        return torch.linspace(first, last, site.heads, dtype=torch.float64)
 
 
 @config

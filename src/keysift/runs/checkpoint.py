@@ -44,6 +44,10 @@ class Progress:
     seconds: float
     """Of training, over all sessions."""
     processes: int
+    stage: int = 0
+    """Of a curriculum."""
+    mastery: float = 0.0
+    """Running accuracy in this stage."""
 
 
 @contextmanager

@@ -33,6 +33,7 @@ class Compared:
     loss: float | None
     validation: float | None
     bits_per_byte: float | None
+    accuracy: float | None
     tokens_per_second: float | None
     best: bool
     losses: tuple[float, ...]
@@ -50,6 +51,8 @@ class Group:
     mean: float
     spread: float | None
     """None for a single run."""
+    accuracy: float | None
+    """Mean, where every run has one."""
     best: bool
 
 
@@ -81,6 +84,7 @@ def compare(found: Sequence[Summary], names: Sequence[str] | None = None) -> Com
             loss=found[at].loss,
             validation=found[at].val_loss,
             bits_per_byte=found[at].bits_per_byte,
+            accuracy=found[at].accuracy,
             tokens_per_second=found[at].tokens_per_second,
             best=at == best and len(found) > 1,
             losses=found[at].losses,
@@ -130,10 +134,16 @@ def _groups(runs: tuple[Compared, ...]) -> tuple[Group, ...]:
             seeds=len(together[key]),
             mean=means[key],
             spread=statistics.stdev(one.validation or 0.0 for one in together[key]) if len(together[key]) > 1 else None,
+            accuracy=_mean([one.accuracy for one in together[key]]),
             best=key == order[0] and len(order) > 1,
         )
         for key in order
     )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.mean(known) if len(known) == len(values) else None
 
 
 def _names(paths: list[Path]) -> list[str]:

@@ -1,7 +1,6 @@
 """What became of a run, read from its directory without loading a model. Free of torch."""
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,8 @@ class Summary:
     val_loss: float | None
     """The newest; validations has them all."""
     bits_per_byte: float | None
+    accuracy: float | None
+    """Of the newest validation, where targets are answers."""
     tokens_per_second: float | None
     losses: tuple[float, ...]
     validations: tuple[tuple[int, float], ...]
@@ -70,7 +71,8 @@ def summary(run: Path) -> Summary:
         raise DataError(f"{run / TRAIN} does not describe a run (arch, data or steps); remove it or look elsewhere")
     lines = list(read(run / METRICS))
     last: dict[str, Any] = lines[-1] if lines else {}
-    validations = [(line["step"], loss, bits) for line in lines for loss, bits in _validation(line)]
+    validated = [line for line in lines if _number(line, "val_loss") is not None]
+    newest: dict[str, Any] = validated[-1] if validated else {}
     speeds = sorted(speed for line in lines if (speed := _number(line, "tokens_per_second")) is not None)
     return Summary(
         path=str(run),
@@ -83,11 +85,12 @@ def summary(run: Path) -> Summary:
         saved=saved(run),
         state=_state(run, wanted),
         loss=_number(last, "loss"),
-        val_loss=validations[-1][1] if validations else None,
-        bits_per_byte=validations[-1][2] if validations else None,
+        val_loss=_number(newest, "val_loss"),
+        bits_per_byte=_number(newest, "val_bits_per_byte"),
+        accuracy=_number(newest, "val_accuracy"),
         tokens_per_second=speeds[len(speeds) // 2] if speeds else None,
         losses=tuple(loss for line in lines if (loss := _number(line, "loss")) is not None),
-        validations=tuple((step, loss) for step, loss, _ in validations),
+        validations=tuple((line["step"], line["val_loss"]) for line in validated),
     )
 
 
@@ -108,12 +111,6 @@ def ending(run: Path) -> str | None:
         return str(newest["ended"])
     except (OSError, ValueError, LookupError, TypeError):
         return None
-
-
-def _validation(line: dict[str, Any]) -> Iterator[tuple[float, float | None]]:
-    loss = _number(line, "val_loss")
-    if loss is not None:
-        yield loss, _number(line, "val_bits_per_byte")
 
 
 def _number(line: dict[str, Any], name: str) -> float | None:

@@ -26,7 +26,7 @@ class TrainConfig:
     """Which model. Its vocabulary follows from the tokenizer, its training length is `context`."""
 
     data: str = "stdlib"
-    """stdlib, abcdigits[:...], mqar[:...], hf:NAME, a file, folder or glob in quotes, or a built corpus."""
+    """stdlib, recall[:...], abcdigits[:...], mqar[:...], hf:NAME, a file, folder or quoted glob, or a built corpus."""
     tokenizer: str | None = None
     """bytes, bpe:SIZE or the path of one; bytes if left out."""
     val_fraction: float = 0.05
@@ -89,8 +89,8 @@ class TrainConfig:
     """Also keep the checkpoint with the lowest validation loss; --no-keep-best keeps the newest only."""
     val_sequences: int = 32
     """Validation sequences read at a checkpoint."""
-    sample_prompt: str = "def "
-    """What samples continue."""
+    sample_prompt: str | None = None
+    """What samples continue; `def ` if left out, and none are taken of recall."""
     sample_tokens: int = 100
     """Length of a sample; 0 takes none."""
     track: tuple[Tracker, ...] = ()

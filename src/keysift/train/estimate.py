@@ -18,8 +18,9 @@ from keysift.train.distributed import World, find_device
 from keysift.train.facts import read_facts, refuse_other_text
 from keysift.train.limits import refuse_endless, refuse_too_large
 from keysift.train.progress import clock
-from keysift.train.setup import accumulation_steps, model_config, open_data, streams
+from keysift.train.setup import accumulation_steps, model_config
 from keysift.train.shards import read_index
+from keysift.train.source import open_source
 
 _LARGEST = 2**28  # parameters; a larger model is not built only to time it
 
@@ -37,13 +38,14 @@ def estimate(config: TrainConfig, *, resume: Path | None = None) -> dict[str, st
         if known is not None:
             checkpoint.verify(known)
             read_index(known / checkpoint.STATE)
-    corpus = open_data(config, world, show=True)
-    refuse_endless(config, corpus.index.vocab_size, world)
-    shape = model_config(config, corpus.index.vocab_size)
+    source = open_source(config, world, show=True)
+    vocab_size = source.tokenizer.vocab_size
+    refuse_endless(config, vocab_size, world)
+    shape = model_config(config, vocab_size)
     model = empty(shape)
     parameters = count(model)
     config = config if resume else resolve(config, parameters)
-    batches, _ = streams(corpus, config)
+    batches = source.training(config)
     if resume is not None and stored is not None:
         refuse_other_text(Run(resume), stored, batches.stream_hash)
     often = accumulation_steps(config, world)
@@ -51,7 +53,8 @@ def estimate(config: TrainConfig, *, resume: Path | None = None) -> dict[str, st
     told = {
         "model": f"{config.arch}, {shape.depth} layers, width {shape.width}",
         "parameters": f"{parameters:,}",
-        "corpus": f"{batches.split.tokens:,} training tokens of {corpus.index.tokenizer}",
+        "data": f"{'endless' if batches.tokens is None else f'{batches.tokens:,}'} training tokens of "
+        f"{source.tokenizer.name}",
         "step": f"{config.batch_tokens:,} tokens: {often} x {config.sequences // often} sequences of {config.context}",
         "recipe": f"lr {config.lr:g}, warm-up {config.warmup}, {config.schedule}, "
         f"decay {config.weight_decay:g}, clip {config.clip or 'none'}",
@@ -63,7 +66,7 @@ def estimate(config: TrainConfig, *, resume: Path | None = None) -> dict[str, st
         told["speed"] = f"at best {peak / flops:,.0f} tokens/s: too large to be timed here, from a matrix product"
         speed = peak / flops
     else:
-        refuse_too_large(config, corpus.index.vocab_size, world)
+        refuse_too_large(config, vocab_size, world)
         model = build(shape).to(world.device)
         batch = batches.batch(0, 0, often).to(world.device)
         took = []
@@ -77,7 +80,9 @@ def estimate(config: TrainConfig, *, resume: Path | None = None) -> dict[str, st
     if config.steps is not None:
         tokens = (config.steps - made) * config.batch_tokens
         told["steps"] = f"{config.steps:,}" + (f", of which {made:,} are made" if made else "")
-        told["tokens"] = f"{tokens:,}, {tokens / batches.split.tokens:.2f} times the corpus"
+        told["tokens"] = f"{tokens:,}"
+        if batches.tokens is not None:
+            told["tokens"] += f", {tokens / batches.tokens:.2f} times the corpus"
         told["FLOPs"] = f"{tokens * flops:.3g}"
         told["time"] = f"about {clock(tokens / speed)} on one process like this"
     if config.minutes is not None:

@@ -26,7 +26,8 @@ class Facts:
     """Hash of the tokens and their order."""
     parameters: int
     flops_per_token: float
-    bytes_per_token: float
+    bytes_per_token: float | None
+    """None where tokens are not text."""
 
 
 def read_facts(run: Run) -> Facts:

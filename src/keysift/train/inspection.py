@@ -11,13 +11,13 @@ from torch import Tensor
 from keysift.core.config import to_dict
 from keysift.core.disk import write_whole
 from keysift.core.shown import shown_text
-from keysift.data.tokenizer import Tokenizer
 from keysift.evaluate.tiles import heads
 from keysift.models.language import LanguageModel
 from keysift.runs.directory import write_json
 from keysift.runs.layout import HEADS, SAMPLES, name_of
 from keysift.train.config import TrainConfig
 from keysift.train.samples import sample
+from keysift.train.source import Source
 
 LONGEST = 512  # tokens: the weights of a layer are formed to inspect its heads
 
@@ -25,15 +25,16 @@ LONGEST = 512  # tokens: the weights of a layer are formed to inspect its heads
 def inspect(
     run: Path,
     model: LanguageModel,
-    tokenizer: Tokenizer,
+    source: Source,
     tokens_1T: Tensor,
     config: TrainConfig,
     step: int,
     say: Callable[[str], None],
 ) -> None:
     def write_sample() -> None:
-        if config.sample_tokens:
-            text = sample(model, tokenizer, config.sample_prompt, config.sample_tokens)
+        prompt = source.prompt if config.sample_prompt is None else config.sample_prompt
+        if config.sample_tokens and prompt is not None:
+            text = sample(model, source.tokenizer, prompt, config.sample_tokens)
             (run / SAMPLES).mkdir(exist_ok=True)
             write_whole(run / SAMPLES / f"{name_of(step)}.txt", text + "\n")
             say("\n".join(f"  | {line}" for line in shown_text(text).splitlines()))

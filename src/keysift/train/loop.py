@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import torch
 
 from keysift.core.errors import ConfigError, DataError, TrainingError
-from keysift.data.batches import Batch, Batches
+from keysift.data.batches import Batch
 from keysift.evaluate import validation
 from keysift.models.kinds import build
 from keysift.models.language import LanguageModel, count
@@ -26,6 +26,7 @@ from keysift.runs.layout import DIAGNOSIS, FINISHED, INTERRUPTED, METRICS, TIME_
 from keysift.train import optimizer
 from keysift.train.config import TrainConfig, changed, flatten, needs_an_end, refuse_finished, resolve
 from keysift.train.costs import flops_per_token
+from keysift.train.curriculum import advance
 from keysift.train.diagnose import diagnose, finite
 from keysift.train.distributed import World, joined
 from keysift.train.facts import Facts, describe_session, read_facts, refuse_other_text, write_facts
@@ -33,8 +34,9 @@ from keysift.train.inspection import inspect
 from keysift.train.limits import refuse_too_large
 from keysift.train.progress import Display, clock
 from keysift.train.schedule import share
-from keysift.train.setup import accumulation_steps, autocast, model_config, open_data, share_model, streams
+from keysift.train.setup import accumulation_steps, autocast, model_config, share_model
 from keysift.train.signals import Stop
+from keysift.train.source import Stream, open_source
 from keysift.train.state import State
 from keysift.train.trackers import Log, Trackers, open_tracker
 
@@ -90,21 +92,21 @@ class Session:
     ) -> None:
         self.run, self.world, self.on_step = run, world, on_step
         needs_an_end(config)
-        self.corpus = open_data(config, world, show=show)
-        refuse_too_large(config, self.corpus.index.vocab_size, world)
-        self.tokenizer = self.corpus.tokenizer  # held, because the cache may be gone when a checkpoint is due
+        self.source = open_source(config, world, show=show)
+        vocab_size = self.source.tokenizer.vocab_size
+        refuse_too_large(config, vocab_size, world)
         generator = torch.Generator().manual_seed(config.seed)
         torch.manual_seed(config.seed)
-        model = build(model_config(config, self.corpus.index.vocab_size), generator)
+        model = build(model_config(config, vocab_size), generator)
         parameters = count(model)
         self.config = changed(stored.config, config) if stored else resolve(config, parameters)
-        self.batches, self.validation = streams(self.corpus, self.config)
+        self.batches, self.validation = self.source.training(self.config), self.source.validation(self.config)
         self.facts = Facts(
             config=self.config,
             stream=self.batches.stream_hash,
             parameters=parameters,
             flops_per_token=flops_per_token(model, self.config.context),
-            bytes_per_token=self.batches.split.bytes_per_token,
+            bytes_per_token=self.batches.bytes_per_token,
         )
         self.accumulation_steps = accumulation_steps(self.config, world)
         self.shared = share_model(model, self.config, world)
@@ -151,6 +153,7 @@ class Session:
         known = newest(self.run.path)
         if known is not None:
             self.state.load(known)
+            self.batches = self.source.training(self.config, self.state.stage)
         if stored is not None and stored.config.val_sequences != self.config.val_sequences:
             self.state.best = None  # of other sequences, so nothing can be compared with it
 
@@ -170,10 +173,12 @@ class Session:
                 line, leave = self._step(batches, lambda late=late: stop.asked or late)  # type: ignore[misc]
                 took = time.perf_counter() - arrived
                 state.step += 1
+                if self._mastered(line):
+                    ahead = self._fetch(state.step)
                 state.seconds += took
                 leave = leave or state.step == config.steps
                 line.update(self._costs(took, waited))
-                display.step(line["step"], line["loss"], line["tokens_per_second"])
+                display.step(line)
                 if leave or state.step % config.save_every == 0:
                     self._checkpoint(line, batches, interrupted=self.world.any(stop.asked))
                 else:
@@ -196,16 +201,17 @@ class Session:
         optimizer.set_lr(state.optimizer, lr)
         state.optimizer.zero_grad(set_to_none=True)
         (tokens,) = self.world.sum(sum(map(validation.targets, batches)))
-        found = []
+        losses, right = [], []
         for number, batch in enumerate(batches):
             with shared.accumulating(last=number == len(batches) - 1):
                 with self.precision:
-                    loss = validation.summed_loss(shared.model, batch.to(self.world.device))
+                    found = validation.summed(shared.model, batch.to(self.world.device))
                 # Strategies average over processes; the loss of a token must not depend on how many there are.
-                (loss * (self.world.size / tokens)).backward()  # type: ignore[no-untyped-call]
-            found.append(loss.detach())
+                (found.loss * (self.world.size / tokens)).backward()  # type: ignore[no-untyped-call]
+            losses.append(found.loss.detach())
+            right += [] if found.right is None else [found.right]
         shared.finish()
-        summed, leave = self.world.sum(sum(map(float, found)), float(wish()))
+        summed, answered, leave = self.world.sum(sum(map(float, losses)), sum(map(float, right)), float(wish()))
         mean = summed / tokens
         norm = optimizer.gradient_norm(shared.parameters)
         if not (math.isfinite(mean) and math.isfinite(norm)):
@@ -218,11 +224,25 @@ class Session:
         line = {
             "step": state.step + 1,
             "loss": mean,
-            "bits_per_byte": _bits(mean, self.batches),
+            **_bits("bits_per_byte", mean, self.batches),
+            **({"accuracy": answered / tokens} if right else {}),
             "lr": lr,
             "gradient_norm": norm,
         }
         return line, leave > 0
+
+    def _mastered(self, line: dict[str, Any]) -> bool:
+        """Whether this step was the last of its stage, so that the next one is harder."""
+        state, stages = self.state, self.source.stages
+        if stages == 1:
+            return False
+        line["stage"], before = state.stage, state.stage
+        state.stage, state.mastery = advance(before, state.mastery, line["accuracy"], stages)
+        if state.stage == before:
+            return False
+        self.batches = self.source.training(self.config, state.stage)
+        self.display.live.say(f"step {state.step}  stage {before} of {stages - 1} is mastered")
+        return True
 
     def _checkpoint(self, line: dict[str, Any], batches: list[Batch], *, interrupted: bool) -> None:
         """Validate, save, and only then what may fail: a sample and the heads. When interrupted, save at once."""
@@ -238,13 +258,13 @@ class Session:
         self._save(model)
         if self.world.first and not interrupted:
             tokens = self.validation.batch(0).inputs[:1]
-            inspect(self.run.path, model, self.tokenizer, tokens, self.config, state.step, say)
+            inspect(self.run.path, model, self.source, tokens, self.config, state.step, say)
 
     def _validate(self, batches: list[Batch]) -> dict[str, Any]:
         began = time.perf_counter()
         state = self.state
         with state.averaged():
-            loss = validation.validation_loss(
+            loss, accuracy = validation.validate(
                 self.shared.model,
                 self.validation,
                 self.config.val_sequences,
@@ -255,11 +275,14 @@ class Session:
             self._give_up(state.step, f"after step {state.step} the validation loss is {loss:g}", batches)
         if state.best is None or loss < state.best:
             state.best, state.best_step = loss, state.step
-        bits = _bits(loss, self.validation)
-        self.display.live.say(f"step {state.step}  validation {loss:.4f} ({bits:.3f} bits/byte)")
+        bits = _bits("val_bits_per_byte", loss, self.validation)
+        told = [f"{value:.3f} bits/byte" for value in bits.values()]
+        told += [] if accuracy is None else [f"accuracy {accuracy:.1%}"]
+        self.display.live.say(f"step {state.step}  validation {loss:.4f} ({', '.join(told)})")
         return {
             "val_loss": loss,
-            "val_bits_per_byte": bits,
+            **bits,
+            **({} if accuracy is None else {"val_accuracy": accuracy}),
             "validation_seconds": time.perf_counter() - began,
         }
 
@@ -268,7 +291,7 @@ class Session:
         config, state = self.config, self.state
         if self.writer is not None:
             self.writer.sync()
-        state.save(self.run.checkpoints, self.tokenizer, model)
+        state.save(self.run.checkpoints, self.source.tokenizer, model)
         if self.world.first:
             self.run.link_model()
             best = state.best_step if config.keep_best else None
@@ -318,12 +341,12 @@ class Session:
 
     def _fetch(self, step: int) -> Future[list[Batch]]:
         """This process's part of a step, read while the step before it is computed."""
-        parts = self.accumulation_steps * self.world.size
+        parts, batches = self.accumulation_steps * self.world.size, self.batches
 
         def read() -> list[Batch]:
             mine = range(self.world.rank, parts, self.world.size)
             # A long step is not read to its end for a session that is over.
-            return [self.batches.batch(step, part, parts) for part in mine if not self._closed]
+            return [batches.batch(step, part, parts) for part in mine if not self._closed]
 
         return self._pool.submit(read)
 
@@ -343,6 +366,7 @@ class Session:
             self.writer.close()
 
 
-def _bits(loss: float, batches: Batches) -> float:
-    """Bits for each byte of the text, from nats for each token."""
-    return loss / (math.log(2) * batches.split.bytes_per_token)
+def _bits(name: str, loss: float, batches: Stream) -> dict[str, float]:
+    """Bits for each byte of the text, from nats for each token; nothing where tokens are not text."""
+    size = batches.bytes_per_token
+    return {} if size is None else {name: loss / (math.log(2) * size)}

@@ -4,8 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from keysift.core.errors import ConfigError
-from keysift.data.shards import prepare
 from keysift.models.arch import Arch, MultiscreenArch, arch_name
 from keysift.models.kinds import configure, empty
 from keysift.models.language import count
@@ -13,13 +14,15 @@ from keysift.models.presets import PRESETS
 from keysift.runs.directory import Run
 from keysift.runs.layout import holds_a_run
 from keysift.train.config import TrainConfig
+from keysift.train.distributed import World
 from keysift.train.facts import read_facts
+from keysift.train.source import open_source
 
 
 def matched(config: TrainConfig, other: str) -> tuple[TrainConfig, str]:
     """The same run with the width at which its model comes nearest to `other`, a run directory or a preset, and a
     sentence that says how near. Depth, heads and all else stay; a preset is counted with this run's vocabulary."""
-    vocab_size = prepare(config.data, config.tokenizer).index.vocab_size
+    vocab_size = open_source(config, World(0, 1, torch.device("cpu")), show=True).tokenizer.vocab_size
 
     def parameters(model: Arch) -> int:
         return count(empty(configure(model, vocab_size=vocab_size, context=config.context)))

@@ -1,6 +1,8 @@
 """How a run is doing."""
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from rich.progress import BarColumn
 
@@ -20,13 +22,15 @@ class Display:
         if self.live.bars is not None:
             self._task = self.live.bars.add_task("starting", total=1.0, step=0)
 
-    def step(self, step: int, loss: float, tokens_per_second: float) -> None:
-        now = time.monotonic()
+    def step(self, line: Mapping[str, Any]) -> None:
+        """Shows a line of the metrics."""
+        now, step = time.monotonic(), line["step"]
         self._first = step if self._first is None else self._first
         done = self._done(step, now)
         gone = now - self._began
         left = gone * (1 - done) / done if done > 0 else 0.0
-        text = f"loss {loss:.4f}  {tokens_per_second:,.0f} tokens/s  {clock(left)} left"
+        right = f"accuracy {line['accuracy']:.1%}  " if "accuracy" in line else ""
+        text = f"loss {line['loss']:.4f}  {right}{line['tokens_per_second']:,.0f} tokens/s  {clock(left)} left"
         if self.live.bars is not None:
             self.live.bars.update(self._task, completed=done, description=text, step=step)
         self.live.now_and_then(f"step {step}  {text}", at_once=self._first == step)

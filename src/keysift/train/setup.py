@@ -1,4 +1,4 @@
-"""What a session stands on: the data, the shared model, the division of a step, the precision."""
+"""What a session stands on: the shared model, the division of a step, the precision."""
 
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -8,9 +8,6 @@ import torch
 from torch.utils.checkpoint import checkpoint as recomputed
 
 from keysift.core.errors import ConfigError, UnsupportedError
-from keysift.data.batches import Batches
-from keysift.data.corpus import Corpus
-from keysift.data.shards import prepare
 from keysift.models.kinds import ModelConfig, configure
 from keysift.models.language import LanguageModel
 from keysift.train.config import TrainConfig
@@ -19,29 +16,6 @@ from keysift.train.distributed import Shared, World
 
 def model_config(config: TrainConfig, vocab_size: int) -> ModelConfig:
     return configure(config.model, vocab_size=vocab_size, context=config.context)
-
-
-def open_data(config: TrainConfig, world: World, *, show: bool) -> Corpus:
-    """The corpus; the first process tokenises if nobody has yet."""
-    world.first_does(lambda: prepare(config.data, config.tokenizer, show=show))
-    return prepare(config.data, config.tokenizer, show=False)
-
-
-def streams(corpus: Corpus, config: TrainConfig) -> tuple[Batches, Batches]:
-    """What is trained on and what is validated on, in an order that depends on nothing but the config."""
-    whole = config.rows == "documents" or (config.rows == "auto" and corpus.index.generated)
-    training = Batches(
-        corpus.split("train", config.val_fraction),
-        context=config.context,
-        batch_size=config.sequences,
-        seed=config.seed,
-        isolate=config.isolate,
-        whole=whole,
-    )
-    held_out = corpus.split("val", config.val_fraction)
-    validation = partial(Batches, held_out, context=config.context, seed=0, isolate=config.isolate, whole=whole)
-    size = max(1, min(config.micro_tokens // config.context, config.val_sequences, validation(batch_size=1).sequences))
-    return training, validation(batch_size=size)
 
 
 def accumulation_steps(config: TrainConfig, world: World) -> int:

@@ -35,6 +35,8 @@ class State:
     best: float | None = None
     best_step: int | None = None
     seconds: float = 0.0  # of training, over all sessions
+    stage: int = 0  # of a curriculum
+    mastery: float = 0.0  # running accuracy in this stage
     rng: Tensor = field(default_factory=torch.get_rng_state)
 
     @classmethod
@@ -60,7 +62,13 @@ class State:
         mine = {name: t for name, t in self._tensors().items() if world.first or isinstance(t, DTensor)}
         mine[f"rng.{world.rank}"] = torch.get_rng_state()
         progress = checkpoint.Progress(
-            step=step, best=self.best, best_step=self.best_step, seconds=self.seconds, processes=world.size
+            step=step,
+            best=self.best,
+            best_step=self.best_step,
+            seconds=self.seconds,
+            processes=world.size,
+            stage=self.stage,
+            mastery=self.mastery,
         )
         state = checkpoint.working(folder, step) / checkpoint.STATE
         with ExitStack() as stack:
@@ -91,6 +99,7 @@ class State:
             torch.set_rng_state(tensors[mine])
         told = checkpoint.progress(path)
         self.step, self.best, self.best_step, self.seconds = told.step, told.best, told.best_step, told.seconds
+        self.stage, self.mastery = told.stage, told.mastery
         for kept in self.optimizer.state.values():
             kept["step"].fill_(float(self.step))
 
