@@ -259,8 +259,9 @@ def _label(value: object) -> str:
     return getattr(value, "__qualname__", str(value)).replace("<locals>.", "").removeprefix("test_")
 
 
-def meet(check: Test, tiny: TrainConfig, tmp_path: Path, corpus: Path) -> None:  # noqa: F811
-    known = {"tiny": tiny, "tmp_path": tmp_path, "corpus": corpus}
+def meet(check: Test, tiny: TrainConfig, tmp_path: Path, corpus: Path, monkeypatch: Patch) -> None:  # noqa: F811
+    known = {"tiny": tiny, "tmp_path": tmp_path, "corpus": corpus, "monkeypatch": monkeypatch}
+    known |= {"asking": test_source.asking(), "climbing": test_source.climbing(monkeypatch)}
     check(**{name: known[name] for name in check.__code__.co_varnames[: check.__code__.co_argcount]})
 
 
@@ -277,13 +278,19 @@ def test_a_seeded_fault_turns_its_test_red(
     fault(monkeypatch)
     # A refusal that does not come is pytest's own kind of failure.
     with pytest.raises((AssertionError, pytest.fail.Exception)):
-        meet(check, tiny, tmp_path, corpus)
+        meet(check, tiny, tmp_path, corpus, monkeypatch)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("check", dict.fromkeys(check for _, check in FAULTS), ids=_label)
-def test_the_tests_are_green_without_a_fault(check: Test, tiny: TrainConfig, tmp_path: Path, corpus: Path) -> None:  # noqa: F811
-    meet(check, tiny, tmp_path, corpus)
+def test_the_tests_are_green_without_a_fault(
+    check: Test,
+    tiny: TrainConfig,  # noqa: F811
+    tmp_path: Path,
+    corpus: Path,  # noqa: F811
+    monkeypatch: Patch,
+) -> None:
+    meet(check, tiny, tmp_path, corpus, monkeypatch)
 
 
 TWO = "tests/train/test_distributed.py"

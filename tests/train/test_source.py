@@ -33,7 +33,11 @@ class Tired(Exception):
     pass
 
 
-@pytest.fixture
+@pytest.fixture(name="asking")
+def of_recall() -> TrainConfig:
+    return asking()
+
+
 def asking() -> TrainConfig:
     return TrainConfig(
         model=MultiscreenArch(depth=1, tiles=2, width=8, acceptance_start=(0.98,)),
@@ -48,12 +52,16 @@ def asking() -> TrainConfig:
     )
 
 
-@pytest.fixture
-def climbing(asking: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> TrainConfig:
+@pytest.fixture(name="climbing")
+def of_a_curriculum(monkeypatch: pytest.MonkeyPatch) -> TrainConfig:
+    return climbing(monkeypatch)
+
+
+def climbing(monkeypatch: pytest.MonkeyPatch) -> TrainConfig:
     """A curriculum that is mastered by guessing which tokens are values: a few steps a stage."""
     monkeypatch.setattr(curriculum, "MASTERED", 0.3)
     monkeypatch.setattr(curriculum, "_KEPT", 0.6)
-    return replace(asking, data=DATA + ",start_letters=2", lr=2**-3, warmup=1, save_every=7)
+    return replace(asking(), data=DATA + ",start_letters=2", lr=2**-3, warmup=1, save_every=7)
 
 
 def _interrupted(config: TrainConfig, run: Path, at: int) -> Path:
