@@ -47,8 +47,14 @@ def test_refusals(tmp_path: Path) -> None:
         ONE.tokenizer.encode("A=0 A=9")
     with refuses("has ids 0 to 2, got 3"):
         Symbols("two", ("a", "b")).decode([3])
-    with refuses("named recall:hops=H,letters=L,values=V"):
-        find_tokenizer("recall:letters=8")
+    for name in (
+        "letters=8",
+        "hops=3,letters=8,values=8",
+        "hops=1,letters=99999999999,values=8",
+        "hops=1,letters=A,values=8",
+    ):
+        with refuses("named recall:hops=H,letters=L,values=V"):
+            find_tokenizer(f"recall:{name}")
     with refuses("no corpus is built of it"):
         prepare("recall")
     for said in ({"tokenizer": "other"}, {"tokenizer": 1}, []):

@@ -16,18 +16,16 @@ Letters: B rows, T tokens of a row.
 
 import hashlib
 import json
-from string import ascii_uppercase
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from keysift.core.config import config, from_dict, to_dict
-from keysift.core.errors import DataError, RangeError
+from keysift.core.config import config, to_dict
+from keysift.core.errors import RangeError
 from keysift.data.batches import IGNORE, Batch, rows_of
-from keysift.data.sources import options
-from keysift.data.symbols import Symbols
+from keysift.data.symbols import MOST, Symbols, of_recall
 
 Array = npt.NDArray[np.int64]
 HELD_OUT = 2**40
@@ -49,8 +47,8 @@ class Recall:
     """A curriculum: stage n of training uses the first start_letters + n letters; all of them if left out."""
 
     def __post_init__(self) -> None:
-        if self.letters < 2 or self.values < 2:
-            raise RangeError(f"recall needs at least 2 letters and 2 values, got {self.letters} and {self.values}")
+        if not (2 <= self.letters <= MOST and 2 <= self.values <= MOST):
+            raise RangeError(f"recall has 2 to {MOST} letters and values, got {self.letters} and {self.values}")
         if not 1 <= self.queries <= self.letters:
             raise RangeError(f"recall asks between 1 and all {self.letters} letters, got queries={self.queries}")
         if self.start_letters is not None and not max(2, self.queries) <= self.start_letters <= self.letters:
@@ -78,12 +76,7 @@ class Recall:
     @property
     def tokenizer(self) -> Symbols:
         """One word for each token, in the order of their ids."""
-        letters, values = [_letter(at) for at in range(self.letters)], [str(at) for at in range(self.values)]
-        words = [*letters, *values]
-        if self.hops == 1:
-            pairs = [f"{letter}={value}" for letter in letters for value in values]
-            words = [*pairs, *(f"{letter}?" for letter in letters), *values]
-        return Symbols(f"recall:hops={self.hops},letters={self.letters},values={self.values}", words)
+        return of_recall(hops=self.hops, letters=self.letters, values=self.values)
 
     @property
     def chance(self) -> float:
@@ -140,19 +133,6 @@ class Recall:
         targets = np.full(len(tokens), IGNORE, np.int64)
         targets[at[wanted]] = answers[wanted]
         return tokens.astype(np.int64), targets
-
-
-def _letter(at: int) -> str:
-    """A to Z, then A1 to Z1, and so on."""
-    return ascii_uppercase[at % 26] + (str(at // 26) if at >= 26 else "")
-
-
-def tokenizer_named(name: str) -> Symbols:
-    """From the name that `Recall.tokenizer` gave it."""
-    told = options(name.removeprefix("recall:"))
-    if sorted(told) != ["hops", "letters", "values"]:
-        raise DataError(f"the symbols of recall are named recall:hops=H,letters=L,values=V, got {name!r}")
-    return from_dict(Recall, {**told, "queries": 1}).tokenizer
 
 
 class Batches:

@@ -7,13 +7,17 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from string import ascii_uppercase
 
 import numpy as np
 
 from keysift.core.errors import DataError, RangeError
 from keysift.core.registry import nearest
 from keysift.data.decoder import Decoder, Utf8Decoder
+from keysift.data.sources import options
 from keysift.data.tokenizer import MARKER, Ids, id_type
+
+MOST = 4096  # letters or values: a file that asks for more is not one of ours
 
 
 class Symbols:
@@ -61,3 +65,24 @@ class Symbols:
 
     def save(self, directory: Path) -> None:
         (directory / MARKER).write_text(json.dumps({"tokenizer": self.name}) + "\n")
+
+
+def of_recall(*, hops: int, letters: int, values: int) -> Symbols:
+    """One hop: every pair, every query, every value. Two hops: every letter, every value."""
+    named = [ascii_uppercase[at % 26] + (str(at // 26) if at >= 26 else "") for at in range(letters)]
+    counted = [str(at) for at in range(values)]
+    words = [*named, *counted]
+    if hops == 1:
+        words = [*(f"{letter}={value}" for letter in named for value in counted), *(f"{n}?" for n in named), *counted]
+    return Symbols(f"recall:hops={hops},letters={letters},values={values}", words)
+
+
+def named(name: str) -> Symbols:
+    """From the name `of_recall` gave it."""
+    told = options(name.removeprefix("recall:"))
+    known = sorted(told) == ["hops", "letters", "values"] and all(type(value) is int for value in told.values())
+    if not known or told["hops"] not in (1, 2) or not all(2 <= told[size] <= MOST for size in ("letters", "values")):
+        raise DataError(
+            f"the symbols of recall are named recall:hops=H,letters=L,values=V with at most {MOST} of each, got {name!r}"
+        )
+    return of_recall(**told)

@@ -135,9 +135,9 @@ def find_tokenizer(name: str) -> Tokenizer:
     if name == Bytes.name:
         return Bytes()
     if name.startswith("recall:"):
-        from keysift.data.recall import tokenizer_named  # it stands on this module
+        from keysift.data.symbols import named  # it stands on this module
 
-        return tokenizer_named(name)
+        return named(name)
     if name.startswith("bpe:"):
         raise DataError(
             f"{name!r} is trained on a corpus; pass it to build or prepare, or give the path of a trained one"
