@@ -70,7 +70,7 @@ def test_others_are_skewed() -> None:
 
 
 def test_refusals() -> None:
-    with refuses("2 to 4096 letters and values, got 1"):
+    with refuses("2 to 1024 letters and values, got 1"):
         Recall(letters=1)
     with refuses("between 1 and all 4 letters"):
         Recall(letters=4, queries=5)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from keysift.core.config import config, from_dict, to_dict
 from keysift.core.errors import DataError
 from keysift.core.registry import Registry
+from keysift.data.options import options
 
 
 class Document(NamedTuple):
@@ -137,26 +138,6 @@ def text_of(row: Any, where: str) -> str:
         found = "null" if text is None else f"a {type(text).__name__}"
         raise DataError(f"{where} has {found} for 'text', which must be a string; drop the row")
     return text
-
-
-def options(spec: str) -> dict[str, Any]:
-    """`a=1,b=0.5,c=text` as a dictionary."""
-    found: dict[str, Any] = {}
-    for part in filter(None, spec.split(",")):
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise DataError(f"options of a source are written key=value,key=value; got {part!r}")
-        found[key.strip()] = _number(value.strip())
-    return found
-
-
-def _number(value: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(value)
-        except ValueError:
-            continue
-    return value
 
 
 def _stdlib(rest: str) -> Source:

@@ -14,10 +14,10 @@ import numpy as np
 from keysift.core.errors import DataError, RangeError
 from keysift.core.registry import nearest
 from keysift.data.decoder import Decoder, Utf8Decoder
-from keysift.data.sources import options
+from keysift.data.options import options
 from keysift.data.tokenizer import MARKER, Ids, id_type
 
-MOST = 4096  # letters or values: a file that asks for more is not one of ours
+MOST = 1024  # letters or values: a file that asks for more is not one of ours
 
 
 class Symbols:
@@ -83,6 +83,6 @@ def named(name: str) -> Symbols:
     known = sorted(told) == ["hops", "letters", "values"] and all(type(value) is int for value in told.values())
     if not known or told["hops"] not in (1, 2) or not all(2 <= told[size] <= MOST for size in ("letters", "values")):
         raise DataError(
-            f"the symbols of recall are named recall:hops=H,letters=L,values=V with at most {MOST} of each, got {name!r}"
+            f"the symbols of recall are named recall:hops=H,letters=L,values=V, up to {MOST} each, got {name!r}"
         )
     return of_recall(**told)

@@ -12,9 +12,9 @@ from keysift.core.errors import ConfigError
 from keysift.data import recall
 from keysift.data.batches import Batch, Batches
 from keysift.data.corpus import Corpus
+from keysift.data.options import options
 from keysift.data.recall import HELD_OUT, Recall
 from keysift.data.shards import prepare
-from keysift.data.sources import options
 from keysift.data.tokenizer import Tokenizer
 from keysift.train.config import TrainConfig
 from keysift.train.distributed import World
