@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from keysift.data import find_source
 from keysift.data import sources as module
 from keysift.data.files import LONGEST, LocalFiles, _cut
-from keysift.data.sources import SOURCES, Document, Generated, options
+from keysift.data.options import options
+from keysift.data.sources import SOURCES, Document, Generated
 from tests.refusals import refuses
 
 
