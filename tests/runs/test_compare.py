@@ -17,7 +17,9 @@ from keysift.train.settings import apply
 from keysift.web.sweep_page import sweep_page
 
 
-def made(name: str, validation: float | None, state: str = "finished", **settings: Any) -> Summary:
+def made(
+    name: str, validation: float | None, state: str = "finished", accuracy: float | None = None, **settings: Any
+) -> Summary:
     config = apply(TrainConfig(steps=200, lr=0.0625, clip=0.0, weight_decay=0.0, warmup=12), settings)
     validations = () if validation is None else ((100, validation + 0.5), (200, validation))
     return Summary(
@@ -33,6 +35,7 @@ def made(name: str, validation: float | None, state: str = "finished", **setting
         loss=2.5,
         val_loss=validation,
         bits_per_byte=None if validation is None else validation / 0.693,
+        accuracy=accuracy,
         tokens_per_second=12_345.6,
         losses=(5.0, 4.0, 3.0, 2.5),
         validations=validations,
@@ -125,3 +128,14 @@ def test_the_page_has_curves_labels_hover_and_the_table() -> None:
     assert "Mean over seeds" in page
     assert "class='best'" in page
     assert sweep_page("none", compare([]))
+
+
+def test_accuracy_is_shown_where_there_is_one() -> None:
+    runs = [made(f"seed-{seed}", 0.1, accuracy=share, seed=seed) for seed, share in enumerate((0.9, 1.0))]
+    found = compare(runs)
+    assert found.groups[0].accuracy == pytest.approx(0.95)
+    assert compare([runs[0], made("other", 0.1, seed=1)]).groups[0].accuracy is None
+    text = rendered(runs, 200)
+    assert "accuracy" in text
+    assert "95.0%" in text
+    assert "accuracy" not in rendered(SEEDS, 200)
