@@ -140,7 +140,7 @@ def test_refusals(trained: bpe.BPE, tmp_path: Path) -> None:
     with refuses("is not JSON"):
         load_tokenizer(tmp_path)
     (tmp_path / MARKER).write_text('{"tokenizer": "words"}')
-    with refuses("must say {'tokenizer': 'bytes'}, got {'tokenizer': 'words'}"):
+    with refuses("must say {'tokenizer': 'bytes'} or name the symbols of a task, got {'tokenizer': 'words'}"):
         load_tokenizer(tmp_path)
 
 
