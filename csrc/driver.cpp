@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "screening.h"
+#include "sums.h"
 
 namespace {
 
@@ -73,6 +73,28 @@ void run(const Case& c) {
   expect(keysift_backward(&problem, nullptr, norm.data(), h.data(), &du.view, &gradients), "backward from h");
 }
 
+// The same shapes through sums.h; whether a shift is given follows the kind.
+void run_sums(const Case& c, int32_t kind) {
+  std::mt19937 random(7);
+  Buffer q(c.batch, c.tiles, c.queries, c.key_width, KEYSIFT_F32), k(c.batch, c.tiles, c.keys, c.key_width, KEYSIFT_F32);
+  Buffer v(c.batch, c.tiles, c.keys, c.value_width, KEYSIFT_F32);
+  Buffer out(c.batch, c.tiles, c.queries, c.value_width, KEYSIFT_F32), dout = out, dq = q, dk = k, dv = v;
+  for (Buffer* b : {&dout, &dq, &dk, &dv}) b->view.data = b->bytes.data();
+  for (Buffer* b : {&q, &k, &v, &out, &dout}) fill(b, KEYSIFT_F32, &random, 0.2f);
+  std::vector<float> shift(static_cast<size_t>(c.batch * c.tiles * c.queries), -1.0f), log = shift, dshift = shift;
+  const int64_t queries = c.queries / 3, keys = c.keys / 3;
+  std::vector<keysift_piece> pieces{{0, 0, c.queries, 0, c.keys, c.keys - c.queries},
+                                    {1, queries / 2, queries, keys / 2, keys, keys - queries},
+                                    {1, queries / 2 + queries, queries, keys / 2 + keys, keys, 5}};
+  const keysift_sums_problem problem{c.batch, c.tiles, c.queries, c.keys, c.key_width, c.value_width, kind, 0.5f, 1e-8f, q.view,
+                                     k.view, v.view, pieces.data(), c.pieces ? 3 : -1, c.keys - c.queries,
+                                     kind == KEYSIFT_SIGMOID ? shift.data() : nullptr};
+  const keysift_sums_gradients gradients{dq.view, dk.view, dv.view, kind == KEYSIFT_SIGMOID ? dshift.data() : nullptr};
+  expect(keysift_sums_forward(&problem, &out.view, nullptr), "sums without gradients");
+  expect(keysift_sums_forward(&problem, &out.view, log.data()), "sums");
+  expect(keysift_sums_backward(&problem, &out.view, log.data(), &dout.view, &gradients), "gradients of sums");
+}
+
 }  // namespace
 
 int main() {
@@ -83,6 +105,12 @@ int main() {
     keysift_set_threads(nullptr, nullptr, threads);
     for (const auto& length : lengths) {
       for (const auto& width : widths) {
+        for (int32_t kind = KEYSIFT_RELU; kind <= KEYSIFT_SOFTPICK; ++kind) {
+          for (bool pieces : {false, true}) {
+            run_sums({2, 4, 4, length[0], length[1], width[0], width[1], KEYSIFT_F32, 0, 1.0f, 1.0f, pieces}, kind);
+            ++count;
+          }
+        }
         for (int32_t dtype : {KEYSIFT_F32, KEYSIFT_BF16, KEYSIFT_F16}) {
           for (float window : {0.3f, 17.0f, INFINITY}) {
             for (float acceptance : {0.3f, 1.0f}) {

@@ -6,10 +6,12 @@
 namespace keysift {
 
 using KernelsFor = Kernels (*)(int64_t key_width, int64_t value_width);
+using SumsKernelsFor = SumsKernels (*)(int32_t kind);
 
 struct Isa {
   const char* name;      // NULL if KEYSIFT_ISA cannot be met
   KernelsFor kernels;
+  SumsKernelsFor sums_kernels;
 };
 
 // Decided once, when first asked.

@@ -1,8 +1,8 @@
-// What the structures of screening.h look like in memory, in words.
+// What the structures of screening.h and sums.h look like in memory, in words.
 #include <cstddef>
 #include <string>
 
-#include "screening.h"
+#include "sums.h"
 
 namespace {
 
@@ -29,6 +29,16 @@ std::string layout() {
   said += "\n" + words("keysift_gradients", sizeof(keysift_gradients));
   said += FIELD(keysift_gradients, dq) + FIELD(keysift_gradients, dk) + FIELD(keysift_gradients, dv);
   said += FIELD(keysift_gradients, dwindow) + FIELD(keysift_gradients, dreach) + FIELD(keysift_gradients, dacceptance);
+  said += "\n" + words("keysift_sums_problem", sizeof(keysift_sums_problem));
+  said += FIELD(keysift_sums_problem, batch) + FIELD(keysift_sums_problem, heads) + FIELD(keysift_sums_problem, queries);
+  said += FIELD(keysift_sums_problem, keys) + FIELD(keysift_sums_problem, key_width) + FIELD(keysift_sums_problem, value_width);
+  said += FIELD(keysift_sums_problem, kind) + FIELD(keysift_sums_problem, scale) + FIELD(keysift_sums_problem, rest);
+  said += FIELD(keysift_sums_problem, q) + FIELD(keysift_sums_problem, k) + FIELD(keysift_sums_problem, v);
+  said += FIELD(keysift_sums_problem, pieces) + FIELD(keysift_sums_problem, piece_count) + FIELD(keysift_sums_problem, offset);
+  said += FIELD(keysift_sums_problem, shift);
+  said += "\n" + words("keysift_sums_gradients", sizeof(keysift_sums_gradients));
+  said += FIELD(keysift_sums_gradients, dq) + FIELD(keysift_sums_gradients, dk) + FIELD(keysift_sums_gradients, dv);
+  said += FIELD(keysift_sums_gradients, dshift);
   return said;
 }
 

@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include "screening.h"
+#include "sums.h"
 
 namespace keysift {
 
@@ -61,6 +62,36 @@ struct Kernels {
   // Adds the dq of the `count` tasks of one piece in order and writes the gradient of q.
   void (*finish_dq)(const Plan&, const BackwardTask* tasks, int64_t count, int64_t tile, char* scratch);
   int64_t (*finish_scratch)(const Plan&);
+};
+
+constexpr int kSumBatch = 32;       // queries whose scores are held together
+constexpr int64_t kSumChunk = 256;  // queries of a forward task, which share packed keys
+
+struct SumsPlan {
+  keysift_sums_problem problem;
+  keysift_view out;
+  float* log;
+  // Backward only.
+  keysift_view dout;
+  keysift_sums_gradients gradients;
+};
+
+// Keys [first_key, last_key) of one piece and head, against every query that sees them.
+struct SumsTask {
+  const keysift_piece* piece;
+  int64_t head, first_key, last_key;
+  // Zeros at first; the number of queries is rounded up to kSumBatch.
+  float* dq;      // (queries, padded key width)
+  float* dshift;  // (queries)
+  float* delta;   // (queries)
+};
+
+struct SumsKernels {
+  int64_t (*padded)(int64_t width);
+  int64_t (*forward_scratch)(const SumsPlan&);
+  void (*forward)(const SumsPlan&, const keysift_piece&, int64_t head, int64_t first_query, char* scratch);
+  int64_t (*backward_scratch)(const SumsPlan&);
+  void (*backward)(const SumsPlan&, const SumsTask&, char* scratch);
 };
 
 }  // namespace keysift

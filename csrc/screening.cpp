@@ -6,42 +6,26 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <cstdarg>
-#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <new>
 #include <numeric>
 #include <vector>
 
+#include "failure.h"
 #include "isa.h"
 #include "parallel.h"
+#include "pieces.h"
 #include "plan.h"
 
 namespace keysift {
 namespace {
 
 constexpr double kPi = 3.14159265358979323846;
-constexpr int64_t kFarthest = int64_t{1} << 60;
 constexpr int64_t kChunk = 512;
 constexpr int64_t kBackwardTasks = 32;
 // Below this many key visits a second thread costs more than it brings.
 constexpr int64_t kSerialVisits = 1 << 14;
-
-thread_local char last_error[256] = "";
-
-__attribute__((format(printf, 2, 3))) int fail(int status, const char* format, ...) {
-  va_list arguments;
-  va_start(arguments, format);
-  std::vsnprintf(last_error, sizeof last_error, format, arguments);
-  va_end(arguments);
-  return status;
-}
-
-int fail_run(int status) {
-  if (status == KEYSIFT_NO_MEMORY) return fail(status, "out of memory for scratch space");
-  return fail(status, "the parallel-for given to keysift_set_threads failed");
-}
 
 int check(const keysift_problem* p) {
   if (!p) return fail(KEYSIFT_BAD_ARGUMENT, "problem is NULL");
@@ -75,25 +59,8 @@ int check(const keysift_problem* p) {
                   static_cast<double>(p->acceptance[h]));
     }
   }
-  if (p->piece_count > 0 && !p->pieces) return fail(KEYSIFT_BAD_ARGUMENT, "pieces must not be NULL");
-  if (p->offset > kFarthest || p->offset < -kFarthest) {
-    return fail(KEYSIFT_BAD_ARGUMENT, "offset %lld is out of range", static_cast<long long>(p->offset));
-  }
-  keysift_piece last{0, 0, 0, 0, 0, 0};
-  for (int64_t x = 0; x < p->piece_count; ++x) {
-    const keysift_piece& one = p->pieces[x];
-    const bool same_row = x > 0 && one.row == last.row;
-    const int64_t query = same_row ? last.query + last.queries : 0, key = same_row ? last.key + last.keys : 0;
-    if (one.row < (x > 0 ? last.row : 0) || one.row >= p->batch || one.query < query || one.key < key || one.queries < 0 ||
-        one.keys < 0 || one.queries > p->queries - one.query || one.keys > p->keys - one.key || one.offset > kFarthest ||
-        one.offset < -kFarthest) {
-      return fail(KEYSIFT_BAD_ARGUMENT, "piece %lld (row %lld, queries %lld + %lld, keys %lld + %lld, offset %lld) is out of range or order",
-                  static_cast<long long>(x), static_cast<long long>(one.row), static_cast<long long>(one.query),
-                  static_cast<long long>(one.queries), static_cast<long long>(one.key), static_cast<long long>(one.keys),
-                  static_cast<long long>(one.offset));
-    }
-    last = one;
-  }
+  const int pieces = check_pieces(p->pieces, p->piece_count, p->offset, p->batch, p->queries, p->keys);
+  if (pieces != KEYSIFT_OK) return pieces;
   const bool empty = p->batch == 0 || p->queries == 0;
   if ((!empty && !p->q.data) || (p->batch > 0 && p->keys > 0 && (!p->k.data || !p->v.data))) {
     return fail(KEYSIFT_BAD_ARGUMENT, "q, k and v must not be NULL");
@@ -131,10 +98,7 @@ std::vector<Tile> tiles_of(const keysift_problem& p) {
 }
 
 std::vector<keysift_piece> pieces_of(const keysift_problem& p) {
-  if (p.piece_count >= 0) return {p.pieces, p.pieces + p.piece_count};
-  std::vector<keysift_piece> rows;
-  for (int64_t b = 0; b < p.batch; ++b) rows.push_back({b, 0, p.queries, 0, p.keys, p.offset});
-  return rows;
+  return list_pieces(p.pieces, p.piece_count, p.offset, p.batch, p.queries, p.keys);
 }
 
 // Calls blank(row, from, to) for each run of queries (or keys) that no piece holds.
@@ -386,16 +350,6 @@ int backward(const keysift_problem* problem, const keysift_view* u, const float*
   return KEYSIFT_OK;
 }
 
-// No exception may cross the C boundary.
-template <class Body>
-int guarded(Body body) {
-  try {
-    return body();
-  } catch (const std::exception&) {
-    return fail_run(KEYSIFT_NO_MEMORY);
-  }
-}
-
 }  // namespace
 }  // namespace keysift
 
@@ -407,5 +361,3 @@ int keysift_backward(const keysift_problem* problem, const keysift_view* u, cons
                      const keysift_view* du, const keysift_gradients* gradients) {
   return keysift::guarded([&] { return keysift::backward(problem, u, norm, h, du, gradients); });
 }
-
-const char* keysift_last_error(void) { return keysift::last_error; }

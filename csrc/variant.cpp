@@ -1,6 +1,7 @@
 // Compiled once per instruction set, with KEYSIFT_VARIANT naming the namespace.
 #include "backward.h"
 #include "forward.h"
+#include "sums_kernel.h"
 
 namespace keysift {
 namespace KEYSIFT_VARIANT {
@@ -18,6 +19,20 @@ Kernels kernels(int64_t key_width, int64_t value_width) {
   if (key_width == 32 && value_width == 64) return kernels_of<Shape<32, 64>>();
   if (key_width == 32 && value_width == 128) return kernels_of<Shape<32, 128>>();
   return kernels_of<Shape<0, 0>>();
+}
+
+template <int Kind>
+SumsKernels sums_of() {
+  return {padded, sums_forward_scratch, sums_forward<Kind>, sums_backward_scratch, sums_backward<Kind>};
+}
+
+SumsKernels sums_kernels(int32_t kind) {
+  if (kind == KEYSIFT_RELU) return sums_of<KEYSIFT_RELU>();
+  if (kind == KEYSIFT_RELU_SQUARED) return sums_of<KEYSIFT_RELU_SQUARED>();
+  if (kind == KEYSIFT_RELU_EXP) return sums_of<KEYSIFT_RELU_EXP>();
+  if (kind == KEYSIFT_SIGMOID) return sums_of<KEYSIFT_SIGMOID>();
+  if (kind == KEYSIFT_RELU_EXP_SHARE) return sums_of<KEYSIFT_RELU_EXP_SHARE>();
+  return sums_of<KEYSIFT_SOFTPICK>();
 }
 
 }  // namespace KEYSIFT_VARIANT

@@ -81,10 +81,11 @@ def test_declines_with_a_reason() -> None:
         attend("softmax", q, q, q, backend="blockwise")
     with refuses("it never forms the weights as a whole"):
         attend("relu", q, q, q, backend="blockwise", return_weights=True)
-    assert explain("relu", q, q, q).declined["blockwise"] == "so few queries and keys are one block's work"
+    keep = torch.ones(8, 8, dtype=torch.bool)
+    assert explain("relu", q, q, q, keep=keep).declined["blockwise"] == "so few queries and keys are one block's work"
 
 
 def test_is_chosen_where_the_whole_would_be_large() -> None:
-    q = torch.randn(1, 1, 600, 4)
-    assert explain("sigmoid", q, q, q).backend == "blockwise"
-    assert explain("softpick", q, q, q).backend == "by_rows"
+    q, keep = torch.randn(1, 1, 600, 4), torch.ones(600, 600, dtype=torch.bool)
+    assert explain("sigmoid", q, q, q, keep=keep).backend == "blockwise"
+    assert explain("softpick", q, q, q, keep=keep).backend == "by_rows"

@@ -83,11 +83,12 @@ def test_declines_with_a_reason() -> None:
     q = torch.randn(1, 1, 8, 4)
     with refuses("it never forms the weights as a whole"):
         attend("softpick", q, q, q, backend="by_rows", return_weights=True)
-    assert explain("softpick", q, q, q).declined["by_rows"] == "so few queries and keys are one block's work"
+    assert explain("sparsemax", q, q, q).declined["by_rows"] == "so few queries and keys are one block's work"
     long = torch.randn(1, 1, 600, 4)
     assert explain("sparsemax", long, long, long).backend == "by_rows"
     assert explain("softmax", long, long, long).backend == "sdpa"
-    assert explain("relu", long, long, long).backend == "blockwise"
+    keep = torch.ones(600, 600, dtype=torch.bool)
+    assert explain("softpick", long, long, long, keep=keep).backend == "by_rows"
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch.compile's own

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from keysift.core.errors import UnsupportedError
 from keysift.core.registry import Registry
-from keysift.kernels import blockwise, by_rows, dense, hidden, native, screening_cpu, sdpa
+from keysift.kernels import blockwise, by_rows, dense, hidden, native, screening_cpu, sdpa, sums_cpu
 from keysift.kernels import call as calls
 from keysift.kernels.call import Call, Options, Scalars
 from keysift.kernels.native import Reason
@@ -62,6 +62,16 @@ BACKENDS.add(
         about="the softmax family on torch's fused attention kernel; memory grows with queries only",
         run=sdpa.run,
         declines=sdpa.declines,
+    ),
+)
+BACKENDS.add(
+    "sums_cpu",
+    Backend(
+        name="sums_cpu",
+        about="the compiled kernel for mechanisms of one pass: sums over blocks; memory grows with queries only",
+        run=sums_cpu.run,
+        unusable=native.unusable,
+        declines=sums_cpu.declines,
     ),
 )
 BACKENDS.add(

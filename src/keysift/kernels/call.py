@@ -10,6 +10,7 @@ from typing import TypedDict
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from keysift.core import shapes
 from keysift.core.errors import RangeError, ShapeError, UnknownNameError, UnsupportedError
@@ -135,6 +136,14 @@ def carrier(x: Tensor) -> torch.dtype:
 def transformed() -> bool:
     """Whether a function transform of torch.func (vmap, grad, jvp) is at work."""
     return not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None
+
+
+def has_tangents(call: Call) -> bool:
+    """Whether an input carries a forward-mode derivative, which a compiled operator would drop."""
+    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
+        return False
+    tensors = (call.q, call.k, call.v, *call.scalars.values())
+    return any(forward_ad.unpack_dual(x).tangent is not None for x in tensors)  # type: ignore[no-untyped-call]
 
 
 def may_look() -> bool:

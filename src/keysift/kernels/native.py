@@ -1,4 +1,4 @@
-"""The compiled library: finding it, loading it, and the C structures of csrc/screening.h.
+"""The compiled library: finding it, loading it, and the C structures of csrc/screening.h and csrc/sums.h.
 
 Loaded when first asked for. torch's own thread pool is handed over, so the two never compete for cores.
 """
@@ -64,11 +64,33 @@ class Gradients(ctypes.Structure):
     ]
 
 
+class SumsProblem(ctypes.Structure):
+    """As in csrc/sums.h."""
+
+    _fields_ = [
+        *((n, ctypes.c_int64) for n in ("batch", "heads", "queries", "keys", "key_width", "value_width")),
+        ("kind", ctypes.c_int32),
+        ("scale", ctypes.c_float),
+        ("rest", ctypes.c_float),
+        *((name, View) for name in ("q", "k", "v")),
+        ("pieces", ctypes.c_void_p),
+        ("piece_count", ctypes.c_int64),
+        ("offset", ctypes.c_int64),
+        ("shift", ctypes.c_void_p),
+    ]
+
+
+class SumsGradients(ctypes.Structure):
+    _fields_ = [*((name, View) for name in ("dq", "dk", "dv")), ("dshift", ctypes.c_void_p)]
+
+
 STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "keysift_view": View,
     "keysift_piece": Piece,
     "keysift_problem": Problem,
     "keysift_gradients": Gradients,
+    "keysift_sums_problem": SumsProblem,
+    "keysift_sums_gradients": SumsGradients,
 }
 FUNCTIONS = {
     "keysift_layout": ctypes.c_char_p,
@@ -79,6 +101,8 @@ FUNCTIONS = {
     "keysift_set_threads": None,
     "keysift_forward": ctypes.c_int,
     "keysift_backward": ctypes.c_int,
+    "keysift_sums_forward": ctypes.c_int,
+    "keysift_sums_backward": ctypes.c_int,
 }
 
 
@@ -121,8 +145,8 @@ def _load(path: Path) -> Any:
     if not path.exists():
         return Reason(
             Code.NOT_BUILT,
-            "the compiled kernel was not built (no C++ compiler when keysift was installed): screening runs in plain "
-            "torch, many times slower; install a compiler and reinstall keysift",
+            "the compiled kernel was not built (no C++ compiler when keysift was installed): plain torch runs instead, "
+            "many times slower for screening; install a compiler and reinstall keysift",
         )
     try:
         loaded = ctypes.CDLL(str(path))

@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from keysift.core.errors import UnsupportedError
 from keysift.kernels import native
-from keysift.kernels.call import Call, transformed
+from keysift.kernels.call import Call, has_tangents, transformed
 from keysift.kernels.native import Gradients, Problem, View
 from keysift.mechanisms import screening
 
@@ -37,20 +36,13 @@ def declines(call: Call, return_weights: bool) -> str | None:
         return "a keep mask was given"
     if transformed():
         return "it is a compiled operator, which torch.func cannot transform"
-    if _has_tangents(call):
+    if has_tangents(call):
         return "it has no forward-mode derivative"
     if not call.positions.consecutive and call.positions.pieces is None:
         return "positions were given one by one, not as runs that count up"
     if abs(call.positions.offset) > FARTHEST:
         return f"queries and keys are more than {FARTHEST:.0e} positions apart"
     return None
-
-
-def _has_tangents(call: Call) -> bool:
-    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
-        return False
-    tensors = (call.q, call.k, call.v, *call.scalars.values())
-    return any(forward_ad.unpack_dual(x).tangent is not None for x in tensors)  # type: ignore[no-untyped-call]
 
 
 class Inputs(NamedTuple):

@@ -16,7 +16,7 @@ from torch import Tensor
 from keysift.mechanisms.rules import Pointwise, RunningSums
 from keysift.mechanisms.spec import Mechanism, Promise
 
-_EPS = 1e-8
+EPS = 1e-8
 _DISCUSSION = "public discussion of arXiv:2410.05258v2"
 _HOLDS = frozenset(
     {
@@ -51,7 +51,7 @@ def softpick(x_BHTS: Tensor, m_BHT1: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def eps(m_BHT1: Tensor) -> Tensor:
-    return _EPS * torch.exp(-m_BHT1)
+    return EPS * torch.exp(-m_BHT1)
 
 
 RELU_EXP = Mechanism(

@@ -1,0 +1,26 @@
+// What a call that failed says: one sentence, kept for the calling thread.
+#pragma once
+
+#include <exception>
+
+#include "screening.h"
+
+namespace keysift {
+
+// Keeps the sentence for keysift_last_error() and returns the status.
+__attribute__((format(printf, 2, 3))) int fail(int status, const char* format, ...);
+
+// The same for what run_tasks returned.
+int fail_run(int status);
+
+// No exception may cross the C boundary.
+template <class Body>
+int guarded(Body body) {
+  try {
+    return body();
+  } catch (const std::exception&) {
+    return fail_run(KEYSIFT_NO_MEMORY);
+  }
+}
+
+}  // namespace keysift

@@ -1,0 +1,217 @@
+"""Mechanisms of one pass through a compiled kernel: running sums over blocks of keys, forward and backward.
+
+    x = scale q . k + shift
+    o = sum top(x) v / (sum bottom(x) + rest), then over a divisor
+
+Which mechanisms: those whose rule the kernel knows (`KINDS`). Others run block by block in torch. Two operators,
+`keysift::sums` and `keysift::sums_backward`, registered with torch so that autograd and torch.compile know them.
+
+Letters: B batch, H heads, T queries, S keys, K key width, V value width.
+"""
+
+import ctypes
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from keysift.core.errors import UnsupportedError
+from keysift.kernels import dense, native, parts
+from keysift.kernels.call import Call, has_tangents, transformed
+from keysift.kernels.native import SumsGradients, SumsProblem, View
+from keysift.mechanisms import rela, relu_exp, relu_power, sigmoid
+from keysift.mechanisms.rules import Rule, counted
+
+FARTHEST = 1 << 59  # the kernel adds positions in 64 bits
+_RELU, _RELU_SQUARED, _RELU_EXP, _SIGMOID, _RELU_EXP_SHARE, _SOFTPICK = range(6)  # keysift_kind
+
+Number = Callable[[Call, Mapping[str, Tensor]], Tensor]  # broadcastable to B H T 1
+
+
+def _seen(call: Call, scalars: Mapping[str, Tensor]) -> Tensor:
+    return counted(parts.seen(call), call.q.new_zeros((), dtype=torch.float32))
+
+
+def _length(call: Call, scalars: Mapping[str, Tensor]) -> Tensor:
+    return scalars["length"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the kernel sums, what is added to every score, and what the sums are divided by."""
+
+    code: int
+    shift: Number | None = None
+    divisor: Number | None = None
+    rest: float = 0.0
+
+
+KINDS: dict[Rule, Kind] = {
+    relu_power.RELU.rule: Kind(_RELU, divisor=_length),
+    relu_power.RELU_SQUARED.rule: Kind(_RELU_SQUARED, divisor=_length),
+    relu_power.RELU_VISIBLE.rule: Kind(_RELU, divisor=_seen),
+    rela.RELA.rule: Kind(_RELU),
+    relu_exp.RELU_EXP.rule: Kind(_RELU_EXP),
+    relu_exp.RELU_EXP_NORMALISED.rule: Kind(_RELU_EXP_SHARE),
+    relu_exp.SOFTPICK.rule: Kind(_SOFTPICK, rest=relu_exp.EPS),
+    sigmoid.SIGMOID.rule: Kind(_SIGMOID, shift=lambda call, scalars: scalars["bias"]),
+    sigmoid.SIGMOID_VISIBLE.rule: Kind(_SIGMOID, shift=lambda call, scalars: -_seen(call, scalars).log()),
+}
+
+
+def declines(call: Call, return_weights: bool) -> str | None:
+    if call.mechanism.rule not in KINDS:
+        return f"it knows other rules than that of {call.mechanism.name}"
+    if return_weights:
+        return "it never forms the weights"
+    if call.q.device.type != "cpu":
+        return f"the tensors are on {call.q.device.type}"
+    if call.q.dtype not in native.DTYPES:
+        return f"{call.q.dtype} is not supported"
+    if call.keep is not None or call.bias is not None:
+        return "a keep mask or a bias was given"
+    if transformed():
+        return "it is a compiled operator, which torch.func cannot transform"
+    if has_tangents(call):
+        return "it has no forward-mode derivative"
+    if not call.positions.consecutive and call.positions.pieces is None:
+        return "positions were given one by one, not as runs that count up"
+    if abs(call.positions.offset) > FARTHEST:
+        return f"queries and keys are more than {FARTHEST:.0e} positions apart"
+    return None
+
+
+class Inputs(NamedTuple):
+    """What both operators read, in the order of their schemas."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    shift: Tensor | None  # B H T
+    pieces: Tensor | None  # N 6, or each row is one piece, of this offset
+    offset: int
+    kind: int
+    scale: float
+    rest: float
+
+
+_TYPES = {"shift": "Tensor?", "pieces": "Tensor?", "offset": "SymInt", "kind": "int", "scale": "float", "rest": "float"}
+_INPUTS = ", ".join(f"{_TYPES.get(name, 'Tensor')} {name}" for name in Inputs._fields)
+
+
+def run(call: Call) -> tuple[Tensor, None]:
+    kind = KINDS[call.mechanism.rule]
+    q, k, v, scalars = dense.prepare(call)
+    shift = None
+    if kind.shift is not None:
+        shift = kind.shift(call, scalars).expand(*q.shape[:3], 1)[..., 0].contiguous()
+    pieces, offset = _standing(call)
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+    inputs = Inputs(q, k, v, shift, pieces, offset, kind.code, call.scale, kind.rest)
+    learning = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, shift))
+    compiling = torch.compiler.is_compiling()
+    out: Tensor = _sums(*inputs)[0] if learning or compiling else _forward(inputs)[0]
+    if kind.divisor is not None:
+        out = out / kind.divisor(call, scalars)
+    return dense.finish(call.mechanism, out, scalars).to(call.v.dtype), None
+
+
+def _standing(call: Call) -> tuple[Tensor | None, int]:
+    """Pieces and offset. Where all keys are seen, queries stand after the last key."""
+    pieces, offset = call.positions.pieces, call.positions.offset
+    if call.causal:
+        return pieces, offset
+    if pieces is None:
+        return None, call.k.shape[2]
+    return torch.cat((pieces[:, :5], pieces[:, 4:5]), dim=1), 0
+
+
+def _problem(x: Inputs) -> SumsProblem:
+    return SumsProblem(
+        *(*x.q.shape[:3], x.k.shape[2], x.q.shape[3], x.v.shape[3]),
+        *(x.kind, x.scale, x.rest),
+        *(View.of(x.q), View.of(x.k), View.of(x.v)),
+        *((None, -1) if x.pieces is None else (x.pieces.data_ptr(), len(x.pieces))),
+        x.offset,
+        native.pointer(x.shift),
+    )
+
+
+def _forward(x: Inputs) -> tuple[Tensor, Tensor]:
+    """The output and the logarithm of each denominator. Queries that no piece holds see nothing: zeros."""
+    empty = torch.empty if x.pieces is None else torch.zeros
+    out, log = empty(*x.q.shape[:3], x.v.shape[3]), empty(x.q.shape[:3])
+    problem = _problem(x)
+    native.check(
+        native.library().keysift_sums_forward(ctypes.byref(problem), ctypes.byref(View.of(out)), native.pointer(log))
+    )
+    return out, log
+
+
+@torch.library.custom_op("keysift::sums", mutates_args=(), schema=f"({_INPUTS}) -> (Tensor, Tensor)")
+def _sums(*inputs: Any) -> tuple[Tensor, Tensor]:
+    return _forward(Inputs(*inputs))
+
+
+@_sums.register_fake
+def _(*inputs: Any) -> tuple[Tensor, Tensor]:
+    x = Inputs(*inputs)
+    return x.q.new_empty(*x.q.shape[:3], x.v.shape[3]), x.q.new_empty(x.q.shape[:3])
+
+
+@torch.library.custom_op(
+    "keysift::sums_backward",
+    mutates_args=(),
+    schema=f"(Tensor dout, Tensor out, Tensor log, {_INPUTS}) -> (Tensor, Tensor, Tensor, Tensor)",
+)
+def _sums_backward(dout: Tensor, out: Tensor, log: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+    """Gradients of q, k, v and the shift."""
+    x = Inputs(*inputs)
+    dout = dout if dout.stride(-1) == 1 else dout.contiguous()
+    dq, dk, dv, dshift = (torch.zeros(shape) for shape in (x.q.shape, x.k.shape, x.v.shape, x.q.shape[:3]))
+    gradients = SumsGradients(View.of(dq), View.of(dk), View.of(dv), native.pointer(dshift))
+    problem = _problem(x)
+    native.check(
+        native.library().keysift_sums_backward(
+            ctypes.byref(problem),
+            ctypes.byref(View.of(out)),
+            native.pointer(log),
+            ctypes.byref(View.of(dout)),
+            ctypes.byref(gradients),
+        )
+    )
+    return dq, dk, dv, dshift
+
+
+@_sums_backward.register_fake
+def _(dout: Tensor, out: Tensor, log: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+    x = Inputs(*inputs)
+    return (*(t.new_empty(t.shape) for t in (x.q, x.k, x.v)), x.q.new_empty(x.q.shape[:3]))
+
+
+def _keep(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[object, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, offset, kind, scale, rest = inputs
+    ctx.save_for_backward(*output, *tensors)  # type: ignore[arg-type]
+    ctx.rest = (offset, kind, scale, rest)  # type: ignore[attr-defined]
+
+
+def _differentiate(ctx: torch.autograd.function.FunctionCtx, dout: Tensor, *unused: Tensor) -> tuple[Any, ...]:
+    out, log, *tensors = ctx.saved_tensors  # type: ignore[attr-defined]
+    x = Inputs(*tensors, *ctx.rest)  # type: ignore[attr-defined]
+    dq, dk, dv, dshift = _sums_backward(dout, out, log, *x)
+    return (dq, dk, dv, None if x.shift is None else dshift, *[None] * 5)
+
+
+_sums.register_autograd(_differentiate, setup_context=_keep)
+
+
+def _only_once(ctx: torch.autograd.function.FunctionCtx, *unused: Tensor) -> tuple[Tensor | None, ...]:
+    raise UnsupportedError(
+        "the compiled kernel gives first derivatives only; for second ones pass backend='dense', "
+        "or run the model within keysift.kernels.attend.only('dense')"
+    )
+
+
+_sums_backward.register_autograd(_only_once)
