@@ -114,7 +114,9 @@ def test_files_that_are_not_a_model(tmp_path: Path) -> None:
     broken("config.json", whole["config.json"][:20], "config.json is not JSON")
     broken("config.json", b"\xff\xfe", "config.json is not JSON")
     broken("config.json", b"[1]", "does not say which model")
-    broken("config.json", b'{"model_type": "gpt2"}', "does not say which model")
+    broken("config.json", b'{"hidden_size": 4}', "does not say which model")
+    broken("config.json", b'{"model_type": "gpt2"}', r"is a Hugging Face model \(gpt2\); keysift import reads llama")
+    broken("config.json", b'{"model_type": "llama"}', "bring it here with keysift import .* --out DIRECTORY")
     broken("config.json", b'{"model": "multiscren"}', "did you mean 'multiscreen'")
     broken("config.json", whole["config.json"].replace(b'"tiles"', b'"tile"'), "did you mean 'tiles'")
     for cut in (0, 4, 100, len(whole["model.safetensors"]) - 1):

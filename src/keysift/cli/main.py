@@ -30,6 +30,7 @@ VERBS = (
     "presets",
     "generate",
     "data",
+    "import",
     "train",
     "runs",
     "sweep",
@@ -39,6 +40,8 @@ VERBS = (
     "compare",
 )
 
+
+_MODULES = {"import": "import_model"}  # a reserved word is no name of a module
 
 # Of these, a sweep leaves computing to its runs, which share the cores; doctor says what the others would do.
 COMPUTING = ("check", "train", "generate", "demo", "bench", "sweep", "eval", "inspect", "compare", "doctor")
@@ -76,7 +79,7 @@ def _refusal(error: BaseException | None) -> KeysiftError | None:
 
 
 def _parse(argv: list[str]) -> Any:
-    verbs = {verb: import_module(f"keysift.cli.{verb}") for verb in VERBS}
+    verbs = {verb: import_module(f"keysift.cli.{_MODULES.get(verb, verb)}") for verb in VERBS}
     # The summary in --help is the first line of each verb's docstring: no second list to keep.
     union: Any = Union[  # noqa: UP007
         tuple(

@@ -20,6 +20,7 @@ class Args:
 def run(args: Args) -> None:
     from keysift.cli import output
     from keysift.cli.comparison import print_comparison
+    from keysift.models.foreign import advice
     from keysift.runs.compare import compare
     from keysift.runs.summary import find_runs, summary
 
@@ -33,6 +34,9 @@ def run(args: Args) -> None:
         output.print_json(tuple(found))
         return
     if not found:
+        foreign = advice(args.folder)
+        if foreign is not None:
+            raise DataError(foreign)
         output.print_plain(f"no runs in {args.folder}; start one: keysift train --minutes 2 --out {args.folder}/first")
         return
     print_comparison(compare(found, [_name(Path(one.path), args.folder) for one in found]), output.console())

@@ -44,6 +44,7 @@ class BPE:
         self.end_id: int = end_id
         self.name = name
         self.vocab_size: int = max(engine.get_vocab().values()) + 1
+        self.begin = _begin(engine)
         self._dtype = id_type(self.vocab_size)
         state = json.loads(engine.to_str())
         self._cuttable = _cuttable(state)
@@ -52,7 +53,8 @@ class BPE:
 
     @property
     def hash(self) -> str:
-        return hashlib.sha256(f"{self.end_id}\n{self.engine.to_str()}".encode()).hexdigest()
+        begins = f" after {self.begin}" if self.begin else ""
+        return hashlib.sha256(f"{self.end_id}{begins}\n{self.engine.to_str()}".encode()).hexdigest()
 
     def encode(self, text: str) -> list[int]:
         return list(self.engine.encode(utf8(text).decode(), add_special_tokens=False).ids)
@@ -145,6 +147,15 @@ def _settings(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise DataError(f"{path} is not JSON ({error}); repair or remove it") from error
     return settings if isinstance(settings, dict) else {}
+
+
+def _begin(engine: Engine) -> tuple[int, ...]:
+    """What the engine itself puts before a text."""
+    for text in ("a", *engine.get_vocab()):
+        bare, whole = (engine.encode(text, add_special_tokens=special).ids for special in (False, True))
+        if bare:  # a small vocabulary may not even spell an "a"
+            return tuple(whole[: next(at for at in range(len(whole)) if whole[at : at + len(bare)] == bare)])
+    return ()
 
 
 def _rebuild(state: str, end: str, name: str) -> BPE:

@@ -34,6 +34,11 @@ class Tokenizer(Protocol):
     @property
     def end_id(self) -> int: ...
     @property
+    def begin(self) -> tuple[int, ...]:
+        """The tokens that every text begins with: none, or the begin token of pretrained models."""
+        ...
+
+    @property
     def hash(self) -> str: ...
     def encode(self, text: str) -> list[int]: ...
     def encode_array(self, text: str) -> Ids:
@@ -72,6 +77,7 @@ class Bytes:
     name: str = "bytes"
     vocab_size: int = 257
     end_id: int = 256
+    begin: tuple[int, ...] = ()
 
     @property
     def hash(self) -> str:

@@ -30,6 +30,7 @@ class Writer:
         self._tokenizer = tokenizer
         self._shard_tokens = shard_tokens
         self._dtype = np.dtype(id_type(tokenizer.vocab_size)).newbyteorder("<")
+        self._begin = np.array(tokenizer.begin, self._dtype)
         self._end = np.array([tokenizer.end_id], self._dtype)
         self._shards: list[_Hashed] = []
         self._room = 0
@@ -37,7 +38,7 @@ class Writer:
         self._tokens = self._count = self._text_bytes = 0
 
     def add(self, fact: Fact, ids: Ids) -> None:
-        for part in (ids, self._end):
+        for part in (self._begin, ids, self._end):
             self._append(part.astype(self._dtype, copy=False))
         self._documents.write(np.array([(self._tokens, fact.size, fact.digest)], ROW).tobytes())
         self._count += 1

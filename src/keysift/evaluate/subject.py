@@ -8,6 +8,7 @@ from keysift.core.errors import DataError
 from keysift.core.registry import nearest
 from keysift.data.tokenizer import Bytes
 from keysift.evaluate.measured import Subject
+from keysift.models.foreign import advice
 from keysift.models.kinds import build, configure, kind_of
 from keysift.models.language import LanguageModel, count
 from keysift.models.presets import CONTEXT, PRESETS
@@ -24,7 +25,8 @@ def find_subject(word: str, *, seed: int = 0) -> tuple[TextModel, Subject]:
         return found, describe(found.model, str(path), step=saved(path) if holds_a_run(path) else None)
     if word not in PRESETS:
         raise DataError(
-            f"{word} is neither a directory with a model nor a preset; {nearest(word, PRESETS.names())}"
+            advice(path)
+            or f"{word} is neither a directory with a model nor a preset; {nearest(word, PRESETS.names())}"
             f"train one with keysift train, or see keysift presets"
         )
     config = configure(PRESETS.find(word).arch, vocab_size=Bytes.vocab_size, context=CONTEXT)

@@ -69,7 +69,9 @@ class AbcDigits:
         return 1 / 900_000
 
     def row(self, number: int, *, length: int, depth: float) -> tuple[Array, Array]:
-        (text,) = abcdigits.texts_within(self.tokenizer, length, depth, n=1, seed=self.seed * 10_007 + number)
+        (text,) = abcdigits.texts_within(
+            self.tokenizer, _room(self.tokenizer, length), depth, n=1, seed=self.seed * 10_007 + number
+        )
         return _asked(self.tokenizer, abcdigits.question(text))
 
 
@@ -85,7 +87,8 @@ class Passkey:
         return 1 / (9 * float(10 ** (self.digits - 1)))
 
     def row(self, number: int, *, length: int, depth: float) -> tuple[Array, Array]:
-        asked = passkey.within(self.tokenizer, length, depth, digits=self.digits, seed=self.seed, number=number)
+        room = _room(self.tokenizer, length)
+        asked = passkey.within(self.tokenizer, room, depth, digits=self.digits, seed=self.seed, number=number)
         return _asked(self.tokenizer, asked)
 
 
@@ -107,7 +110,7 @@ class Mqar:
         return len(self.tokenizer.encode_array("4095=8191 "))
 
     def row(self, number: int, *, length: int, depth: float) -> tuple[Array, Array]:
-        pairs = (length - 2 * self._tokens_of_a_pair) // self._tokens_of_a_pair
+        pairs = (_room(self.tokenizer, length) - 2 * self._tokens_of_a_pair) // self._tokens_of_a_pair
         if pairs < 1:
             raise RangeError(f"an MQAR text of {length} tokens holds no pair; ask for a longer one")
         task = mqar.Task(
@@ -119,9 +122,15 @@ class Mqar:
         return _asked(self.tokenizer, Question(f"{text}\n{key}=", str(value)))
 
 
+def _room(tokenizer: Tokenizer, length: int) -> int:
+    """What a text may fill, beside the tokens that every text begins with."""
+    return length - len(tokenizer.begin)
+
+
 def _asked(tokenizer: Tokenizer, question: Question) -> tuple[Array, Array]:
     """The whole text but its last token, and targets where the answer is to come."""
-    prompt, whole = tokenizer.encode(question.prompt), tokenizer.encode(question.prompt + question.answer)
+    texts = (question.prompt, question.prompt + question.answer)
+    prompt, whole = ([*tokenizer.begin, *tokenizer.encode(text)] for text in texts)
     # A tokenizer may join the end of the prompt with the answer: what differs is the answer.
     same = next((i for i, (a, b) in enumerate(zip(prompt, whole, strict=False)) if a != b), len(prompt))
     tokens = np.array(whole[:-1], np.int64)

@@ -21,9 +21,9 @@ def beginning(spec: str, tokenizer: Tokenizer, tokens: int) -> tuple[Ids, int]:
     parts: list[Ids] = []
     held = 0
     for document in whole_documents(find_source(spec)):
-        ids = tokenizer.encode_array(document.text)
-        parts.append(np.append(ids, tokenizer.end_id).astype(np.int64))
-        held += len(ids) + 1
+        ids = (*tokenizer.begin, *tokenizer.encode_array(document.text), tokenizer.end_id)
+        parts.append(np.array(ids, np.int64))
+        held += len(ids)
         if held >= tokens:
             break
     joined = np.concatenate(parts)[:tokens] if parts else np.zeros(0, np.int64)
@@ -35,7 +35,11 @@ def beginning(spec: str, tokenizer: Tokenizer, tokens: int) -> tuple[Ids, int]:
 def long_documents(spec: str, tokenizer: Tokenizer, length: int, most: int) -> Iterator[Ids]:
     """The first documents of more than `length` tokens. A token is a byte at least: short texts are not tokenised."""
     texts = (document.text for document in whole_documents(find_source(spec)))
-    ids = (tokenizer.encode_array(text).astype(np.int64) for text in texts if len(text.encode()) > length)
+    ids = (
+        np.array([*tokenizer.begin, *tokenizer.encode_array(text)], np.int64)
+        for text in texts
+        if len(text.encode()) > length
+    )
     return itertools.islice((one for one in ids if len(one) > length), most)
 
 

@@ -42,7 +42,7 @@ class Ours:
         )
 
     def encode(self, text: str) -> list[int]:
-        return self.tokenizer.encode(text)
+        return [*self.tokenizer.begin, *self.tokenizer.encode(text)]
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         return [self.tokenizer.decode([token]) for token in ids]

@@ -121,7 +121,7 @@ class Generation:
                 raise UnsupportedError("a prompt is a list of token ids here; keysift.open(DIR).generate takes text")
             if request.stop and decoder is None:
                 raise UnsupportedError("stop texts are looked for in the text; pass decoder=tokenizer.decoder")
-        self.rows = [Row(one, None if decoder is None else TextStream(decoder(), one.stop)) for one in requests]
+        self.rows = [Row(one, None if decoder is None else _stream(decoder(), one)) for one in requests]
         self.seconds = 0.0
         """From the first prompt token to the last new one."""
         self._model = model
@@ -206,6 +206,11 @@ def requests_of(prompts: Sequence[str | Sequence[int] | Request], **settings: Un
         )
         for number, one in enumerate(prompts)
     ]
+
+
+def _stream(decoder: Decoder, request: Request) -> TextStream:
+    assert not isinstance(request.prompt, str)
+    return TextStream(decoder, request.stop, after=request.prompt)
 
 
 def generate(

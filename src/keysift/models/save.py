@@ -28,6 +28,7 @@ from keysift.core import config as configs
 from keysift.core import jsons
 from keysift.core.disk import whole_folder
 from keysift.core.errors import DataError, KeysiftError
+from keysift.models.foreign import advice
 from keysift.models.kinds import KINDS, Kind, empty, kind_of
 from keysift.models.language import LanguageModel
 
@@ -129,7 +130,7 @@ def _watched(directory: Path) -> Iterator[Callable[[], bool]]:
             os.close(handle)
 
 
-class _Entry(NamedTuple):
+class Entry(NamedTuple):
     """What the header of the weights says of one of them."""
 
     shape: tuple[int, ...]
@@ -144,30 +145,41 @@ def _load(directory: Path) -> LanguageModel:
     try:
         with safe_open(path, framework="pt") as file:
             parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-            header = {name: _Entry(tuple(part.get_shape()), part.get_dtype()) for name, part in parts.items()}
-            model = _fitting(directory, config, header)
+            header = {name: Entry(tuple(part.get_shape()), part.get_dtype()) for name, part in parts.items()}
+            model = fitting(directory, config, header)
             state = {name: file.get_tensor(name) for name in header}
     except (SafetensorError, RuntimeError) as error:  # torch's own, if the file is shorter than its header says
         raise DataError(f"{path} is not a whole safetensors file ({error}); copy it again from its source") from error
-    model.load_state_dict(_of_one_type(state), assign=True)
+    model.load_state_dict(of_one_type(state), assign=True)
     return model
 
 
 def _read_config(path: Path) -> tuple[Kind, Any]:
     if not path.is_file():
-        raise DataError(f"{path} is missing; a model directory has {CONFIG} and {WEIGHTS}, as save() writes them")
+        known = advice(path.parent)
+        raise DataError(
+            known or f"{path} is missing; a model directory has {CONFIG} and {WEIGHTS}, as save() writes them"
+        )
     try:
         data = jsons.loads(path.read_bytes())
     except ValueError as error:
         raise DataError(f"{path} is not JSON ({error}); was it cut short?") from error
+    foreign = advice(path.parent)
+    if foreign is not None:
+        raise DataError(foreign)
     if not isinstance(data, dict) or not isinstance(data.get("model"), str):
         raise DataError(f'{path} does not say which model it describes; keysift writes "model": "multiscreen"')
     kind = KINDS.find(data.pop("model"))
     return kind, configs.from_dict(kind.config, data)
 
 
-def _fitting(directory: Path, config: Any, header: Mapping[str, _Entry]) -> LanguageModel:
-    """The model the config describes, without memory, if the weights fit it; nothing is built of sizes they deny."""
+def fitting(
+    directory: Path, config: Any, header: Mapping[str, Entry], *, spelled: Callable[[str], str] = str
+) -> LanguageModel:
+    """The model the config describes, without memory, if the weights fit it; nothing is built of sizes they deny.
+
+    A message names a weight as `spelled` does: in the directory it may have another name.
+    """
     elements = sum(math.prod(entry.shape) for entry in header.values())
     sizes = {field.name: getattr(config, field.name) for field in fields(config) if field.name != "context"}
     too_large = next((name for name, size in sizes.items() if type(size) is int and size > max(elements, 1)), None)
@@ -182,20 +194,22 @@ def _fitting(directory: Path, config: Any, header: Mapping[str, _Entry]) -> Lang
         model = empty(config)
     except (RuntimeError, OverflowError) as error:  # torch's words for a size that no integer holds
         raise DataError(f"{directory}: {CONFIG} describes no model that can be built ({error})") from error
-    _check(directory, model.state_dict(), header)
+    _check(directory, model.state_dict(), header, spelled)
     return model
 
 
-def _check(directory: Path, wanted: Mapping[str, Tensor], came: Mapping[str, _Entry]) -> None:
-    faults = [f"{name} is missing" for name in wanted if name not in came]
-    faults += [f"{name} is not a weight of this model" for name in came if name not in wanted]
+def _check(
+    directory: Path, wanted: Mapping[str, Tensor], came: Mapping[str, Entry], spelled: Callable[[str], str]
+) -> None:
+    faults = [f"{spelled(name)} is missing" for name in wanted if name not in came]
+    faults += [f"{spelled(name)} is not a weight of this model" for name in came if name not in wanted]
     faults += [
-        f"{name} is {came[name].shape}, the config says {tuple(wanted[name].shape)}"
+        f"{spelled(name)} is {came[name].shape}, the config says {tuple(wanted[name].shape)}"
         for name in wanted
         if name in came and came[name].shape != tuple(wanted[name].shape)
     ]
     faults += [
-        f"{name} is {entry.dtype}, weights are one of {', '.join(_FLOATS)}"
+        f"{spelled(name)} is {entry.dtype}, weights are one of {', '.join(_FLOATS)}"
         for name, entry in came.items()
         if entry.dtype not in _FLOATS
     ]
@@ -204,7 +218,7 @@ def _check(directory: Path, wanted: Mapping[str, Tensor], came: Mapping[str, _En
         raise DataError(f"{directory}: {WEIGHTS} does not fit {CONFIG}: {'; '.join(faults[:3])}{more}")
 
 
-def _of_one_type(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def of_one_type(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The widest of their types loses nothing; a layer of two types could not be computed."""
     widest = reduce(torch.promote_types, (tensor.dtype for tensor in state.values()))
     return {name: tensor.to(widest) for name, tensor in state.items()}

@@ -6,6 +6,8 @@ Each token costs the same, however long the text has become.
 from collections.abc import Sequence
 from typing import Protocol
 
+_BEFORE = 8  # tokens; as many as spell one character at most
+
 
 class Decoder(Protocol):
     """Tokens to text, one by one; `tokenizer.decoder()` makes one."""
@@ -20,9 +22,14 @@ class Decoder(Protocol):
 
 
 class TextStream:
-    """Gives each character once, as soon as it is certain to come before the first stop text."""
+    """Gives each character once, as soon as it is certain to come before the first stop text.
 
-    def __init__(self, decoder: Decoder, stop: Sequence[str] = ()) -> None:
+    `after` are the tokens it follows, of which the last count: a word has its blank only behind another.
+    """
+
+    def __init__(self, decoder: Decoder, stop: Sequence[str] = (), after: Sequence[int] = ()) -> None:
+        for token in after[-_BEFORE:]:
+            decoder.add(token)
         self._decoder = decoder
         self._stop = stop
         self._held = ""

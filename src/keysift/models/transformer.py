@@ -39,7 +39,8 @@ class TransformerConfig(TransformerArch):
         for name in ("vocab_size", "context"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"TransformerConfig.{name} must be at least 1, got {getattr(self, name)}")
-        for mechanism in self.mechanisms:
+        # Not `mechanisms`, which is as long as the model is deep: a file may claim any depth.
+        for mechanism in (self.mechanism,) if isinstance(self.mechanism, str) else self.mechanism:
             find(mechanism)
 
     @property

@@ -20,6 +20,7 @@ from typing import Any
 from keysift.core import jsons
 from keysift.core.disk import write_whole
 from keysift.core.errors import DataError
+from keysift.models.foreign import advice
 from keysift.models.save import CONFIG, WEIGHTS
 from keysift.runs import checkpoint
 from keysift.runs.layout import (
@@ -64,7 +65,8 @@ class Run:
         """What train.json says."""
         file = self.path / TRAIN
         if not holds_a_run(self.path):
-            raise DataError(f"{self.path} holds no run: {TRAIN} is missing; start one with --out")
+            how = advice(self.path) or "start one with --out"
+            raise DataError(f"{self.path} holds no run: {TRAIN} is missing; {how}")
         try:
             return jsons.loads(file.read_text())
         except ValueError as error:

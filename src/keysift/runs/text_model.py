@@ -75,8 +75,10 @@ class TextModel:
         )
 
     def _tokens(self, prompt: str | Sequence[int]) -> Sequence[int]:
-        """A text begins after the end of another."""
-        return (self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt) or [self.tokenizer.end_id]
+        """A text without a begin token begins after the end of another."""
+        if not isinstance(prompt, str):
+            return prompt or [self.tokenizer.end_id]
+        return [*self.tokenizer.begin, *self.tokenizer.encode(prompt)] or [self.tokenizer.end_id]
 
 
 def open(directory: Path | str) -> TextModel:

@@ -8,7 +8,7 @@ from keysift.models.sampling import Sampling
 
 def sample(model: LanguageModel, tokenizer: Tokenizer, prompt: str, length: int) -> str:
     """The prompt and what the model adds to it; the same model writes the same."""
-    ids = tokenizer.encode(prompt) or [tokenizer.end_id]
+    ids = [*tokenizer.begin, *tokenizer.encode(prompt)] or [tokenizer.end_id]
     made = generate(
         model,
         [ids],

@@ -1,0 +1,172 @@
+"""Llama, Mistral, Qwen2 and Qwen3 as Transformers: their config.json and the names of their weights, read.
+
+Every field must be understood, or be one that changes no logit; any other is named and refused. What a config leaves
+out has the value transformers gives it.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from keysift.core.errors import DataError, UnsupportedError
+from keysift.models.foreign import FAMILIES
+from keysift.models.transformer import TransformerConfig
+
+# They change nothing that the model computes from tokens.
+_INERT = frozenset(
+    {
+        *("architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "_name_or_path"),
+        *("use_cache", "return_dict", "output_attentions", "output_hidden_states", "is_llama_config"),
+        *("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "initializer_range", "pretraining_tp"),
+        *("max_window_layers", "_attn_implementation_autoset", "attention_dropout", "transformers.js_config"),
+    }
+)
+_ORIGINAL = "original_max_position_embeddings"
+# Of each kind of RoPE scaling: our number, and the field that holds it.
+_SCALINGS: dict[str, dict[str, str]] = {
+    "default": {},
+    "linear": {"factor": "factor"},
+    "llama3": {"factor": "factor", "low": "low_freq_factor", "high": "high_freq_factor", "original": _ORIGINAL},
+    "yarn": {"factor": "factor", "original": _ORIGINAL, "fast": "beta_fast", "slow": "beta_slow"},
+}
+_NAMES = {
+    "model.embed_tokens.weight": "embedding.weight",
+    "model.norm.weight": "norm.weight",
+    "lm_head.weight": "lm_head.weight",
+}
+_PARTS = {
+    "self_attn": "attention",
+    "mlp": "mlp",
+    "input_layernorm": "attention_norm",
+    "post_attention_layernorm": "mlp_norm",
+}
+_LAYER = re.compile(r"model\.layers\.([0-9]+)\.([a-z_]+)\.(.+)")
+# Old checkpoints keep RoPE's rates beside the weights, although they follow from the config.
+DERIVED = re.compile(r"model\.layers\.[0-9]+\.self_attn\.rotary_emb\.inv_freq")
+
+
+def our_name(theirs: str) -> str:
+    """Of a weight; a name that is none of theirs stays, so that it can be named."""
+    if theirs in _NAMES:
+        return _NAMES[theirs]
+    found = _LAYER.fullmatch(theirs)
+    return f"layers.{found[1]}.{_PARTS[found[2]]}.{found[3]}" if found and found[2] in _PARTS else theirs
+
+
+def their_name(ours: str) -> str:
+    """The other way round."""
+    for theirs, name in _NAMES.items():
+        if name == ours:
+            return theirs
+    found = re.fullmatch(r"layers\.([0-9]+)\.([a-z_]+)\.(.+)", ours)
+    parts = {name: theirs for theirs, name in _PARTS.items()}
+    return f"model.layers.{found[1]}.{parts[found[2]]}.{found[3]}" if found and found[2] in parts else ours
+
+
+class Fields:
+    """A config.json that is taken apart field by field; what is left at the end was not understood."""
+
+    def __init__(self, told: Mapping[str, Any], where: str) -> None:
+        self.left = dict(told)
+        self.where = where
+
+    def take(self, name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
+        """A field; one that is missing or null has its default, and without one is missed."""
+        value = self.left.pop(name, None)
+        if value is None:
+            value = default
+        if value is None:
+            raise DataError(f"{self.where} says no {name}; is it the whole config.json of the model?")
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise DataError(f"{self.where}: {name} is {value!r}, which is of the wrong kind; take the published file")
+        return value
+
+    def only(self, name: str, allowed: Any, why: str) -> None:
+        value = self.left.pop(name, None)
+        if value is not None and value != allowed:
+            raise UnsupportedError(f"{self.where}: {name} is {value!r}, and {why}")
+
+    def none_left(self) -> None:
+        unknown = sorted(set(self.left) - _INERT)
+        if unknown:
+            raise UnsupportedError(
+                f"{self.where}: {', '.join(f'{name} = {self.left[name]!r}' for name in unknown)} "
+                f"{'is' if len(unknown) == 1 else 'are'} not understood, and ignoring it would give another model"
+            )
+
+
+def read_config(told: Mapping[str, Any], where: str) -> TransformerConfig:
+    """What a config.json of these families describes."""
+    family = told.get("model_type")
+    if family not in FAMILIES:
+        raise UnsupportedError(f"{where} describes a {family} model; keysift import reads {', '.join(FAMILIES)}")
+    fields = Fields(told, where)
+    heads = fields.take("num_attention_heads", int)
+    width = fields.take("hidden_size", int)
+    context = fields.take("max_position_embeddings", int)
+    _refuse_windows(fields, family, context)
+    fields.only("hidden_act", "silu", "only silu is understood")
+    fields.only("mlp_bias", False, "biases of the MLP are not")
+    fields.only("rope_interleaved", False, "interleaved channels are not understood")
+    biased = {"qwen2": "qkv"}.get(family, "none")
+    if family in ("llama", "qwen3") and fields.take("attention_bias", bool, False):
+        biased = "qkvo"
+    theta, scaling = _rope(fields, context)
+    head = fields.take("head_dim", int, 128 if family == "qwen3" else 0)
+    found = {
+        "vocab_size": fields.take("vocab_size", int),
+        "depth": fields.take("num_hidden_layers", int),
+        "heads": heads,
+        "width": width,
+        "key_heads": fields.take("num_key_value_heads", int, heads if family == "llama" else None),
+        "hidden_width": fields.take("intermediate_size", int),
+        "head_width": head or None,
+        "norm_eps": float(fields.take("rms_norm_eps", (int, float), 1e-6)),
+        "tied_embeddings": fields.take("tie_word_embeddings", bool, False),
+    }
+    fields.none_left()
+    return TransformerConfig(
+        **found,
+        context=context,
+        attention_bias=biased,  # type: ignore[arg-type]
+        qk_norm=family == "qwen3",
+        final_gain=True,
+        rope_theta=theta,
+        rope_scaling=scaling,
+    )
+
+
+def _refuse_windows(fields: Fields, family: str, context: int) -> None:
+    """A window as long as the context never closes."""
+    used = family == "mistral" or fields.take("use_sliding_window", bool, False)
+    window = fields.left.pop("sliding_window", None)
+    if used and window is not None and not (isinstance(window, int) and window >= context):
+        raise UnsupportedError(
+            f"{fields.where}: sliding_window is {window!r}, shorter than the context of {context}; windows of softmax "
+            f"layers are not supported"
+        )
+    kinds = fields.left.pop("layer_types", None)
+    if kinds is not None and (not isinstance(kinds, list) or set(map(str, kinds)) != {"full_attention"}):
+        raise UnsupportedError(f"{fields.where}: layer_types is {kinds!r}; only full_attention is supported")
+
+
+def _rope(fields: Fields, context: int) -> tuple[float, str]:
+    """theta, and the scaling as nn/scaling.py spells it. Version 4 of transformers wrote them apart."""
+    theta, scaling, both = (fields.left.pop(name, None) for name in ("rope_theta", "rope_scaling", "rope_parameters"))
+    inner = Fields({"rope_theta": theta, **(scaling or {}), **(both or {})}, f"{fields.where}: RoPE")
+    theta = float(inner.take("rope_theta", (int, float), 10_000.0))
+    inner.only("partial_rotary_factor", 1.0, "turning a part of the channels is not understood")
+    kind = inner.take("rope_type", str, inner.left.pop("type", None) or "default")
+    inner.left.pop("type", None)
+    if kind not in _SCALINGS:
+        raise UnsupportedError(f"{inner.where} is of the kind {kind!r}; {', '.join(_SCALINGS)} are understood")
+    usual = {_ORIGINAL: context, "beta_fast": 32.0, "beta_slow": 1.0}
+    values = {ours: inner.take(theirs, (int, float), usual.get(theirs)) for ours, theirs in _SCALINGS[kind].items()}
+    if kind == "yarn":
+        if inner.left.get("attention_factor") is not None:
+            values["attention"] = inner.take("attention_factor", (int, float))
+        values["whole"] = int(inner.take("truncate", bool, True))
+    inner.left.pop(_ORIGINAL, None)  # the length of the first training, which not every kind uses
+    inner.none_left()
+    spelled = ",".join(f"{name}={value}" for name, value in values.items())
+    return theta, f"{kind}:{spelled}" if values else "none"

@@ -1,0 +1,60 @@
+"""Small directories as Hugging Face writes them, without transformers: random weights, a tokenizer of a few words."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from torch import Tensor
+
+WORDS = ("<s>", "</s>", "once", "upon", "a", "time", "there", "was")
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "hidden_size": 8,
+    "intermediate_size": 12,
+    "max_position_embeddings": 32,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-5,
+    "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+    "tie_word_embeddings": True,
+    "vocab_size": len(WORDS),
+}
+
+
+def weights(told: dict[str, Any] = LLAMA) -> dict[str, Tensor]:
+    """Those of a Llama of these sizes."""
+    width, inner, heads = told["hidden_size"], told["intermediate_size"], told["num_attention_heads"]
+    keys = width // heads * told["num_key_value_heads"]
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens": (told["vocab_size"], width), "model.norm": (width,)}
+    for layer in range(told["num_hidden_layers"]):
+        at = f"model.layers.{layer}."
+        shapes |= {f"{at}input_layernorm": (width,), f"{at}post_attention_layernorm": (width,)}
+        shapes |= {f"{at}self_attn.{name}_proj": (width, width) for name in "qo"}
+        shapes |= {f"{at}self_attn.{name}_proj": (keys, width) for name in "kv"}
+        shapes |= {f"{at}mlp.{name}_proj": (inner, width) for name in ("gate", "up")}
+        shapes[f"{at}mlp.down_proj"] = (width, inner)
+    generator = torch.Generator().manual_seed(0)
+    return {f"{name}.weight": torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+
+
+def write(path: Path, told: dict[str, Any] = LLAMA, tensors: dict[str, Tensor] | None = None) -> Path:
+    path.mkdir(parents=True)
+    (path / "config.json").write_text(json.dumps(told))
+    save_file(weights() if tensors is None else tensors, path / "model.safetensors", metadata={"format": "pt"})
+    write_tokenizer(path)
+    return path
+
+
+def write_tokenizer(path: Path) -> None:
+    engine = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="a"))
+    engine.pre_tokenizer = pre_tokenizers.Whitespace()
+    engine.add_special_tokens(["<s>", "</s>"])
+    engine.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    engine.save(str(path / "tokenizer.json"))
+    (path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>"}))
