@@ -23,6 +23,8 @@ MOST = 1024  # letters or values: a file that asks for more is not one of ours
 class Symbols:
     """Every word is a token; the id after the last one ends a text. `name` says how to make the list again."""
 
+    begin: tuple[int, ...] = ()
+
     def __init__(self, name: str, words: Sequence[str]) -> None:
         self.name = name
         self.words = tuple(words)

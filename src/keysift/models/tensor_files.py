@@ -46,8 +46,8 @@ def _files(directory: Path) -> dict[Path, list[str]]:
     if (directory / INDEX).is_file():
         places = _index(directory / INDEX)
         files: dict[Path, list[str]] = {}
-        for name, file in places.items():
-            files.setdefault(directory / file, []).append(name)
+        for name, place in places.items():
+            files.setdefault(directory / place, []).append(name)
         for file in files:
             if not file.is_file():
                 raise DataError(f"{file} is missing; {INDEX} says that the model has {len(files)} files, copy them all")
