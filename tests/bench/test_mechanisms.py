@@ -56,12 +56,12 @@ def test_each_sdpa_call_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Differential attention needs two: at twice the time of one its cost is 1."""
     names = [f"{who} {step}" for step in mechanisms.STEPS for who in ("ours", "sdpa")]
     taken = dict(zip(names, ([6.0], [3.0], [8.0], [2.0]), strict=True))
-    monkeypatch.setattr(mechanisms, "interleave", lambda turns, rounds: taken)
+    monkeypatch.setattr(mechanisms, "interleave", lambda turns, rounds, limit: taken)
     monkeypatch.setattr(mechanisms, "check", lambda mechanism, backend: None)
     found = gathered()
-    twice = time_one(found, MECHANISMS.find("differential_v1"), TINY, 40, 1)
+    twice = time_one(found, MECHANISMS.find("differential_v1"), TINY, 40)
     assert twice == {"forward": 1.0, "forward + backward": 2.0}
-    once = time_one(found, MECHANISMS.find("softmax"), TINY, 40, 1)
+    once = time_one(found, MECHANISMS.find("softmax"), TINY, 40)
     assert once == {"forward": 2.0, "forward + backward": 4.0}
     assert [row.speedup.median for row in found.rows if row.speedup] == [0.5, 0.25] * 2
 
@@ -78,7 +78,7 @@ def test_a_wrong_backend_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
         mechanisms.check(sigmoid, "blockwise")
     monkeypatch.setattr(mechanisms, "explain", lambda *_: type("Choice", (), {"backend": "blockwise"}))
     found = gathered()
-    assert time_one(found, sigmoid, TINY, 40, 1) == {}
+    assert time_one(found, sigmoid, TINY, 40) == {}
     assert found.rows == []
     assert "sigmoid at T = 40: not timed" in found.notes[0]
 
@@ -90,7 +90,7 @@ def test_what_does_not_fit_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fits(sparsemax, FULL, 1024)
     assert not fits(sparsemax, FULL, 16_384)
     found = gathered()
-    assert time_one(found, sparsemax, FULL, 16_384, 1) == {}
+    assert time_one(found, sparsemax, FULL, 16_384) == {}
     assert found.notes == ["sparsemax at T = 16,384: not timed, its dense maps would not fit in memory"]
     monkeypatch.setattr(mechanisms, "explain_at", lambda mechanism, length: "blockwise")
     assert fits(sparsemax, FULL, 16_384)
@@ -99,10 +99,12 @@ def test_what_does_not_fit_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_growth_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     sigmoid = MECHANISMS.find("sigmoid")
     sizes = replace(TINY, memory=(1024, 4096))
-    monkeypatch.setattr(mechanisms, "in_a_child", lambda function, name, tokens, heads, width: (tokens / 256) ** 2)
+    monkeypatch.setattr(
+        mechanisms, "in_a_child", lambda function, name, lengths, *sizes: [(n / 256) ** 2 for n in lengths]
+    )
     assert mechanisms.extra_memory(gathered(), sigmoid, sizes) == pytest.approx(2.0)
     assert mechanisms.extra_memory(gathered(), sigmoid, TINY) is None
-    assert mechanisms.extra_mb("sigmoid", 256, 2, 8) < 64
+    assert mechanisms.extra_mb("sigmoid", [256], 2, 8)[0] < 64
     monkeypatch.setattr(memory, "STATUS", memory.Path("nowhere"))
     found = gathered()
     assert mechanisms.extra_memory(found, sigmoid, sizes) is None

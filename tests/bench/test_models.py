@@ -22,13 +22,11 @@ from tests.refusals import refuses
 TINY = Sizes(
     psi=2,
     forward=(16, 40),
-    rounds=(2, 1),
+    rounds=2,
     train=(8,),
     train_tokens=16,
-    train_rounds=1,
     decode=(300, 600),
     decode_from=300,
-    decode_rounds=1,
 )
 
 
@@ -46,7 +44,7 @@ def test_models(capsys: pytest.CaptureFixture[str]) -> None:
     assert _main(["bench", "models", "--quick", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert {row["step"] for row in found["rows"]} == {"forward", "training step", "decode"}
-    assert [target["target"] for target in found["targets"]] == [15.0, 4.0, 1.1, 1.0]
+    assert [target["target"] for target in found["targets"]] == [15.0, 4.0, 2.0, 1.1, 1.0]
     assert all(target["met"] is None for target in found["targets"])
     decoded = {(row["what"], row["tokens"]): row["cache_bytes"] for row in found["rows"] if row["step"] == "decode"}
     plain, other = "Multiscreen, windows as initialised", "Transformer"

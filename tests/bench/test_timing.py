@@ -1,6 +1,7 @@
 """The arithmetic under the figures: turns, ratios, exponents, targets, pairs, facts."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from keysift.bench import memory, timing
 from keysift.bench.child import in_a_child
 from keysift.bench.contestants import Dense, Screening, Softmax
+from keysift.bench.gather import Gathered, drafting
 from keysift.bench.record import Result, at_least, at_most
 from keysift.bench.screening import kernel_mb
 from keysift.core.config import load, save
@@ -35,6 +37,44 @@ def test_a_quick_contestant_runs_several_times_a_turn() -> None:
     calls: list[int] = []
     timing.interleave({"quick": lambda: calls.append(1)}, rounds=1)
     assert len(calls) == 1 + 1 + timing.MOST_REPEATS
+
+
+def test_a_limit_ends_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock[0])
+
+    def take(seconds: float) -> None:
+        clock[0] += seconds
+
+    def rounds(limit: float) -> dict[str, list[float]]:
+        return timing.interleave({"slow": lambda: take(10.0), "quick": lambda: take(0.01)}, rounds=9, limit=limit)
+
+    assert rounds(15.0)["slow"] == pytest.approx([10.0]), "the first turn counts"
+    assert clock[0] == pytest.approx(10 + 7 * 0.01), "a quick contestant has one more turn, of several calls"
+    assert len(rounds(25.0)["slow"]) == 2
+    assert len(rounds(1e9)["slow"]) == 9
+
+
+def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
+    draft = tmp_path / "models.part"
+    said: list[str] = []
+
+    def stopped() -> int:
+        raise KeyboardInterrupt
+
+    def run(second: Callable[[], int], command: str = "keysift bench models") -> list[int]:
+        found = Gathered(RESULT.machine, say=said.append)
+        with drafting(draft, command):
+            return [found.cell("first", lambda: len(said)), found.cell("second", second)]
+
+    with pytest.raises(KeyboardInterrupt):
+        run(stopped)
+    assert len(draft.read_text().splitlines()) == 2, "a header and what was measured"
+    with pytest.raises(KeyboardInterrupt):
+        run(stopped, "keysift bench models --quick")
+    assert run(lambda: 7, "keysift bench models --quick") == [3, 7], "another command had started anew"
+    assert not draft.exists()
+    assert "first: measured before" in said
 
 
 def test_ratios_are_taken_round_by_round() -> None:

@@ -18,7 +18,7 @@ from keysift.bench import memory
 from keysift.bench.child import in_a_child
 from keysift.bench.gather import Gathered, Say
 from keysift.bench.record import Result, at_most
-from keysift.bench.timing import exponent, interleave, median_ratio, row
+from keysift.bench.timing import exponent, interleave, median_ratio, row, seconds
 from keysift.core.config import config
 from keysift.core.errors import DisagreementError
 from keysift.evaluate import agreement
@@ -38,16 +38,20 @@ class Sizes:
     """Targets are met or missed at the sizes of FULL."""
 
     lengths: tuple[int, ...] = (1024, 4096, 16_384)
-    rounds: tuple[int, ...] = (9, 3, 1)
-    """At each length."""
+    rounds: int = 9
+    """At each length, at most."""
+    limit: float = 5.0
+    """Seconds after which no more rounds of one mechanism and length begin."""
+    alone: float = 10.0
+    """Beyond the target length, seconds that one turn may be expected to take; SDPA is timed once for all there."""
     target_length: int = 4096
-    memory: tuple[int, ...] = (4096, 16_384)
+    memory: tuple[int, ...] = (1024, 4096)
     heads: int = 8
     width: int = 64
 
 
 FULL = Sizes()
-QUICK = Sizes(lengths=(512,), rounds=(1,), target_length=512, memory=(), heads=4, width=32)
+QUICK = Sizes(lengths=(512,), rounds=1, target_length=512, memory=(), heads=4, width=32)
 
 
 @dataclass(frozen=True)
@@ -106,16 +110,22 @@ def measure(sizes: Sizes, *, command: str, say: Say) -> Result:
     costs: dict[tuple[Family, Step], tuple[float, str]] = {}
     growths: list[tuple[float, str]] = []
     for mechanism in MECHANISMS:
-        say(mechanism.name)
-        for length, rounds in zip(sizes.lengths, sizes.rounds, strict=True):
-            ratios = time_one(found, mechanism, sizes, length, rounds)
+        expected: dict[Step, float] = {}
+        for length in sizes.lengths:
+            ratios = (
+                time_alone(found, mechanism, sizes, length, expected)
+                if length > sizes.target_length
+                else time_one(found, mechanism, sizes, length)
+            )
             for step, ratio in ratios.items():
                 key = family(mechanism), step
                 if length == sizes.target_length:
                     costs[key] = max(costs.get(key, (0.0, "")), (ratio, mechanism.name))
+                    timed = next(row for row in reversed(found.rows) if row.step == step)
+                    expected[step] = timed.seconds.median
         growth = extra_memory(found, mechanism, sizes)
         growths += [] if growth is None else [(growth, mechanism.name)]
-    full = replace(sizes, rounds=FULL.rounds) == FULL
+    full = replace(sizes, rounds=FULL.rounds, limit=FULL.limit, alone=FULL.alone) == FULL
     for (kin, step), (cost, slowest) in costs.items():
         if kin.most is not None:
             said = f"T = {sizes.target_length:,}, {sizes.heads} heads of {sizes.width}, {kin.name}: {step} over SDPA, "
@@ -128,31 +138,77 @@ def measure(sizes: Sizes, *, command: str, say: Say) -> Result:
     return found.result("mechanisms", command)
 
 
-def time_one(found: Gathered, mechanism: Mechanism, sizes: Sizes, length: int, rounds: int) -> dict[Step, float]:
+def time_one(found: Gathered, mechanism: Mechanism, sizes: Sizes, length: int) -> dict[Step, float]:
     """Rows of one mechanism at one length; what it costs over SDPA, for each call of SDPA that it needs."""
-    if not fits(mechanism, sizes, length):
-        found.notes.append(f"{mechanism.name} at T = {length:,}: not timed, its dense maps would not fit in memory")
-        return {}
-    case = Case(mechanism, length, sizes.heads, sizes.width)
-    try:
-        check(mechanism, case.backend)
-    except DisagreementError as error:
-        found.notes.append(f"{mechanism.name} at T = {length:,}: not timed, {error}")
+    case = ready(found, mechanism, sizes, length)
+    if case is None:
         return {}
     turns = {f"{who} {step}": _turn(case, who, step) for step in STEPS for who in ("ours", "sdpa")}
-    taken = interleave(turns, rounds)
+    taken = found.cell(f"{mechanism.name}, T = {length:,}", lambda: interleave(turns, sizes.rounds, limit=sizes.limit))
+    return add(found, case, sizes, {step: (taken[f"ours {step}"], taken[f"sdpa {step}"]) for step in STEPS})
+
+
+def time_alone(
+    found: Gathered, mechanism: Mechanism, sizes: Sizes, length: int, expected: dict[Step, float]
+) -> dict[Step, float]:
+    """The same where a turn takes seconds: once, after SDPA was timed once for all; not where it takes too long."""
+    case = ready(found, mechanism, sizes, length)
+    if case is None:
+        return {}
+    longer = (length / sizes.target_length) ** 2
+    able = [step for step in STEPS if longer * expected.get(step, 0.0) <= sizes.alone]
+    for step in STEPS:
+        if step not in able:
+            minutes = f"about {longer * expected[step]:.0f} s"
+            found.notes.append(f"{mechanism.name}, {step} at T = {length:,}: not timed, it would take {minutes}")
+    plain = Case(MECHANISMS.find("softmax"), length, sizes.heads, sizes.width)
+    theirs = found.cell(
+        f"SDPA, T = {length:,}, once for all", lambda: {step: [seconds(_turn(plain, "sdpa", step))] for step in STEPS}
+    )
+    ours = found.cell(
+        f"{mechanism.name}, T = {length:,}", lambda: {step: [seconds(_turn(case, "ours", step))] for step in able}
+    )
+    return add(found, case, sizes, {step: (ours[step], theirs[step]) for step in able})
+
+
+def ready(found: Gathered, mechanism: Mechanism, sizes: Sizes, length: int) -> Case | None:
+    """None, and a note, if it does not fit in memory or does not agree with the definition."""
+    if not fits(mechanism, sizes, length):
+        found.notes.append(f"{mechanism.name} at T = {length:,}: not timed, its dense maps would not fit in memory")
+        return None
+    case = Case(mechanism, length, sizes.heads, sizes.width)
+    wrong = found.cell(f"{mechanism.name} on {case.backend} agrees", lambda: disagreement(mechanism, case.backend))
+    if wrong is not None:
+        found.notes.append(f"{mechanism.name} at T = {length:,}: not timed, {wrong}")
+        return None
+    return case
+
+
+def add(
+    found: Gathered, case: Case, sizes: Sizes, taken: dict[Step, tuple[list[float], list[float]]]
+) -> dict[Step, float]:
+    mechanism = case.mechanism
     calls = mechanism.maps if isinstance(mechanism.rule, Softmax) else 1
     costs: dict[Step, float] = {}
-    for step in STEPS:
-        ours, theirs = taken[f"ours {step}"], taken[f"sdpa {step}"]
+    for step, (ours, theirs) in taken.items():
         setting = f"{sizes.heads} heads of {sizes.width}, {case.backend}"
-        found.rows.append(row(mechanism.name, step, length, ours, setting=setting, against="SDPA", theirs=theirs))
+        tokens = case.towards.shape[2]
+        found.rows.append(row(mechanism.name, step, tokens, ours, setting=setting, against="SDPA", theirs=theirs))
         costs[step] = median_ratio(ours, theirs) / calls
     return costs
 
 
 def _turn(case: Case, who: str, step: Step) -> Callable[[], object]:
     return (lambda: case.ours(step)) if who == "ours" else (lambda: case.sdpa(step))
+
+
+def disagreement(mechanism: Mechanism, backend: str) -> str | None:
+    """What `check` found wrong."""
+    try:
+        check(mechanism, backend)
+    except DisagreementError as error:
+        return str(error)
+    return None
 
 
 def check(mechanism: Mechanism, backend: str) -> None:
@@ -185,7 +241,11 @@ def extra_memory(found: Gathered, mechanism: Mechanism, sizes: Sizes) -> float |
     if not fits(mechanism, sizes, lengths[-1]):
         lengths = (lengths[0] // 4, lengths[0])
         found.notes.append(f"{mechanism.name}: extra memory measured at T = {lengths[0]:,} and {lengths[1]:,} only")
-    measured = {n: in_a_child(extra_mb, mechanism.name, n, sizes.heads, sizes.width) for n in lengths}
+    found_mb = found.cell(
+        f"{mechanism.name}, memory",
+        lambda: in_a_child(extra_mb, mechanism.name, list(lengths), sizes.heads, sizes.width),
+    )
+    measured = dict(zip(lengths, found_mb, strict=True))
     for place, timed in enumerate(found.rows):
         if timed.what == mechanism.name and timed.step == STEPS[1] and timed.tokens in measured:
             found.rows[place] = replace(timed, extra_mb=measured[timed.tokens])
@@ -193,10 +253,13 @@ def extra_memory(found: Gathered, mechanism: Mechanism, sizes: Sizes) -> float |
     return exponent(lengths, [max(measured[length], 1.0) for length in lengths])
 
 
-def extra_mb(name: str, tokens: int, heads: int, width: int) -> float:
-    """Forward + backward, beyond inputs, output and gradients."""
+def extra_mb(name: str, lengths: list[int], heads: int, width: int) -> list[float]:
+    """Forward + backward at each length, beyond inputs, output and gradients."""
     mechanism = MECHANISMS.find(name)
     Case(mechanism, 64, heads, width).ours(STEPS[1])  # threads, operators and code are paid for once
-    case = Case(mechanism, tokens, heads, width)
-    gradients = sum(4 * x.numel() for x in case.inputs)
-    return memory.peak_mb(lambda: case.ours(STEPS[1]), outputs=gradients)
+    found = []
+    for tokens in lengths:
+        case = Case(mechanism, tokens, heads, width)
+        gradients = sum(4 * x.numel() for x in case.inputs)
+        found.append(memory.peak_mb(lambda case=case: case.ours(STEPS[1]), outputs=gradients))  # type: ignore[misc]
+    return found

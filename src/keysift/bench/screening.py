@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 from keysift.bench import memory, training_step
@@ -29,13 +30,14 @@ class Sizes:
 
     dense_tokens: int = 4096
     dense_tiles: int = 16
-    dense_rounds: int = 3
+    limit: float = 40.0
+    """Seconds after which no more rounds of a comparison begin; a quarter of it for the smaller ones."""
     tokens: int = 16_384
     tiles: int = 8
-    rounds: int = 5
+    rounds: int = 7
+    """Of everything, at most."""
     curve: tuple[int, ...] = (1024, 4096)
     growth: tuple[int, ...] = (16_384, 32_768, 65_536, 131_072)
-    growth_rounds: int = 7
     memory_tokens: int = 131_072
     memory_tiles: int = 16
     psi: int = 8
@@ -51,7 +53,6 @@ QUICK = Sizes(
     rounds=3,
     curve=(1024,),
     growth=(4096, 8192, 16_384),
-    growth_rounds=5,
     memory_tokens=16_384,
     train_tokens=256,
     train_batch=2,
@@ -96,17 +97,14 @@ def against_dense(found: Gathered, sizes: Sizes) -> float:
     case = Screening(tokens=sizes.dense_tokens, tiles=sizes.dense_tiles)
     dense = Dense(case)
     where = f"T = {case.tokens:,}, {case.tiles} tiles, {case.window}"
-    found.say(f"{where}, against the {dense.name}")
-    taken = interleave(
-        {
-            "ours": case.forward,
-            "theirs": dense.forward,
-            "our back": case.backward,
-            "our both": case.both,
-            "their both": dense.both,
-        },
-        sizes.dense_rounds,
-    )
+    turns: Turns = {
+        "ours": case.forward,
+        "theirs": dense.forward,
+        "our back": case.backward,
+        "our both": case.both,
+        "their both": dense.both,
+    }
+    taken = found.cell(f"{where}, against the {dense.name}", lambda: interleave(turns, sizes.rounds, limit=sizes.limit))
     add(found, case, FORWARD, taken["ours"], dense.name, taken["theirs"])
     add(found, case, BOTH, taken["our both"], dense.name, taken["their both"])
     add(found, case, BACKWARD, taken["our back"])
@@ -125,11 +123,13 @@ def against_softmax(found: Gathered, sizes: Sizes) -> float:
         "wide": Screening(tokens=sizes.tokens, tiles=sizes.tiles, window=math.inf, acceptance=0.999),
         "windows": Screening(tokens=sizes.tokens, tiles=sizes.tiles),
     }
-    found.say(f"T = {sizes.tokens:,}, {sizes.tiles} tiles, against {softmax.name}")
     turns: Turns = {"softmax": softmax.forward, "softmax both": softmax.both}
     for name, case in cases.items():
         turns |= {name: case.forward, f"{name} back": case.backward, f"{name} both": case.both}
-    taken = interleave(turns, sizes.rounds)
+    taken = found.cell(
+        f"T = {sizes.tokens:,}, {sizes.tiles} tiles, against {softmax.name}",
+        lambda: interleave(turns, sizes.rounds, limit=sizes.limit),
+    )
     for name, case in cases.items():
         add(found, case, FORWARD, taken[name], softmax.name, taken["softmax"])
         add(found, case, BOTH, taken[f"{name} both"], softmax.name, taken["softmax both"])
@@ -152,19 +152,19 @@ def against_softmax(found: Gathered, sizes: Sizes) -> float:
 def over_lengths(found: Gathered, sizes: Sizes) -> None:
     """Rows for the plot: everybody at lengths the dense definition can bear."""
     for tokens in sizes.curve:
-        found.say(f"T = {tokens:,}, {sizes.tiles} tiles, everybody")
         softmax = Softmax(tokens=tokens, heads=sizes.tiles)
         endless = Screening(tokens=tokens, tiles=sizes.tiles, window=math.inf)
         windows = Screening(tokens=tokens, tiles=sizes.tiles)
         dense = Dense(windows)
-        taken = interleave(
-            {
-                "softmax": softmax.forward,
-                "dense": dense.forward,
-                "endless": endless.forward,
-                "windows": windows.forward,
-            },
-            sizes.rounds,
+        turns: Turns = {
+            "softmax": softmax.forward,
+            "dense": dense.forward,
+            "endless": endless.forward,
+            "windows": windows.forward,
+        }
+        taken = found.cell(
+            f"T = {tokens:,}, {sizes.tiles} tiles, everybody",
+            partial(interleave, turns, sizes.rounds, limit=sizes.limit / 4),
         )
         add(found, endless, FORWARD, taken["endless"], softmax.name, taken["softmax"])
         add(found, windows, FORWARD, taken["windows"], dense.name, taken["dense"])
@@ -173,11 +173,10 @@ def over_lengths(found: Gathered, sizes: Sizes) -> None:
 def growth(found: Gathered, sizes: Sizes) -> None:
     cases = [Screening(tokens=tokens, tiles=sizes.tiles) for tokens in sizes.growth]
     lengths = f"T = {sizes.growth[0]:,} to {sizes.growth[-1]:,}"
-    found.say(f"growth from {lengths}")
     turns: Turns = {}
     for case in cases:
         turns |= {f"{case.tokens}": case.forward, f"{case.tokens} both": case.both}
-    taken = interleave(turns, sizes.growth_rounds)
+    taken = found.cell(f"growth from {lengths}", lambda: interleave(turns, sizes.rounds, limit=sizes.limit / 4))
     slopes = []
     for step, suffix in ((FORWARD, ""), (BOTH, " both")):
         for case in cases:
@@ -210,8 +209,10 @@ def extra_memory(found: Gathered, sizes: Sizes) -> None:
     if not memory.measurable():
         found.notes.append("extra memory: not measured, this system does not report it in /proc")
         return
-    found.say(f"memory at T = {sizes.memory_tokens:,}, in a process of its own")
-    megabytes = in_a_child(kernel_mb, sizes.memory_tokens, sizes.memory_tiles)
+    megabytes = found.cell(
+        f"memory at T = {sizes.memory_tokens:,}, in a process of its own",
+        lambda: in_a_child(kernel_mb, sizes.memory_tokens, sizes.memory_tiles),
+    )
     found.targets.append(
         at_most(
             f"T = {sizes.memory_tokens:,}, {sizes.memory_tiles} tiles, windows as initialised: memory beyond "
@@ -244,12 +245,19 @@ def variants(found: Gathered, sizes: Sizes) -> None:
         if name not in here:
             found.notes.append(f"variant {name}: not measured, this machine cannot run it")
             continue
-        found.say(f"T = {sizes.tokens:,}, {sizes.tiles} tiles, variant {name}")
-        rows = in_a_child(variant_rows, sizes.tokens, sizes.tiles, sizes.rounds, environment={"KEYSIFT_ISA": name})
+        rows = found.cell(
+            f"T = {sizes.tokens:,}, {sizes.tiles} tiles, variant {name}",
+            partial(
+                in_a_child,
+                variant_rows,
+                *(sizes.tokens, sizes.tiles, sizes.rounds, sizes.limit / 4),
+                environment={"KEYSIFT_ISA": name},
+            ),
+        )
         found.rows.extend(from_dict(Row, timed) for timed in rows)
 
 
-def variant_rows(tokens: int, tiles: int, rounds: int) -> list[dict[str, Any]]:
+def variant_rows(tokens: int, tiles: int, rounds: int, limit: float) -> list[dict[str, Any]]:
     """Rows of the variant that KEYSIFT_ISA names."""
     agreement.check_kernel()
     softmax = Softmax(tokens=tokens, heads=tiles)
@@ -266,6 +274,7 @@ def variant_rows(tokens: int, tiles: int, rounds: int) -> list[dict[str, Any]]:
                 "softmax both": softmax.both,
             },
             rounds,
+            limit=limit,
         )
         for step, suffix in ((FORWARD, ""), (BOTH, " both")):
             ours, theirs = taken[f"ours{suffix}"], taken[f"softmax{suffix}"]
@@ -276,13 +285,11 @@ def variant_rows(tokens: int, tiles: int, rounds: int) -> list[dict[str, Any]]:
 
 def training(found: Gathered, sizes: Sizes) -> None:
     where = f"Multiscreen psi = {sizes.psi}, T = {sizes.train_tokens:,}, batch {sizes.train_batch}"
-    found.say(f"{where}: a training step")
-    taken = training_step.time_steps(
-        psi=sizes.psi,
-        batch=sizes.train_batch,
-        tokens=sizes.train_tokens,
-        rounds=sizes.dense_rounds,
-        compiled=sizes.compiled,
+    taken = found.cell(
+        f"{where}: a training step",
+        lambda: training_step.time_steps(
+            psi=sizes.psi, batch=sizes.train_batch, tokens=sizes.train_tokens, rounds=1, compiled=sizes.compiled
+        ),
     )
     at_full = full(sizes, "psi", "train_tokens", "train_batch")
     for path, target in (("dense, compiled", 4.0), ("dense, eager", 15.0)):

@@ -14,13 +14,21 @@ Turns = dict[str, Callable[[], object]]
 
 
 def interleave(
-    contestants: Mapping[str, Callable[[], object]], rounds: int, *, warm: bool = True
+    contestants: Mapping[str, Callable[[], object]], rounds: int, *, limit: float = math.inf
 ) -> dict[str, list[float]]:
-    """Seconds of every contestant in every round, after one turn each that is not counted unless it takes minutes."""
-    for run in contestants.values() if warm else ():
-        run()
+    """Seconds of every contestant in every round, after one turn each that is not counted.
+
+    No round begins after `limit` seconds. Where the first turns alone take half of it, those of the slow contestants
+    count, and the quick ones have one more.
+    """
+    began = time.perf_counter()
+    first = {name: seconds(run) for name, run in contestants.items()}
+    if time.perf_counter() - began > limit / 2:
+        return {name: [took if took > LONG_ENOUGH else _turn(contestants[name])] for name, took in first.items()}
     taken: dict[str, list[float]] = {name: [] for name in contestants}
-    for _ in range(rounds):
+    for number in range(rounds):
+        if number and time.perf_counter() - began > limit:
+            break
         for name, run in contestants.items():
             taken[name].append(_turn(run))
     return taken

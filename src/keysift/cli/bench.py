@@ -1,5 +1,6 @@
 """Measure how fast kernels, mechanisms, models and training are, or show what was measured."""
 
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from importlib import import_module
 from pathlib import Path
@@ -24,7 +25,7 @@ class Common:
     json: bool = False
     """Print JSON."""
     out: Path | None = None
-    """Also write the JSON here, and beside it an SVG where there are lengths to plot."""
+    """Also write the JSON here, and beside it an SVG where there is a plot. What was stopped goes on from here."""
 
 
 _COMMON = {field.name for field in fields(Common)}
@@ -118,6 +119,7 @@ def run(args: Args) -> None:
 
 
 def _measure(do: Common) -> None:
+    from keysift.bench.gather import drafting
     from keysift.cli import output
     from keysift.web.performance_page import curves, plot
 
@@ -126,13 +128,16 @@ def _measure(do: Common) -> None:
     own = {field.name: getattr(do, field.name) for field in fields(do) if field.name not in _COMMON}
     given = {key: value for key, value in own.items() if value is not None}
     flags = [" --quick"] * do.quick + [f" --{key.replace('_', '-')} {value}" for key, value in given.items()]
-    found = module.measure(
-        replace(module.QUICK if do.quick else module.FULL, **given),
-        command=f"keysift bench {name}{''.join(flags)}",
-        say=output.print_note,  # stderr: --json prints nothing but JSON
-    )
+    command = f"keysift bench {name}{''.join(flags)}"
     if do.out is not None:
         do.out.parent.mkdir(parents=True, exist_ok=True)
+    with nullcontext() if do.out is None else drafting(do.out.with_suffix(".part"), command):
+        found = module.measure(
+            replace(module.QUICK if do.quick else module.FULL, **given),
+            command=command,
+            say=output.print_note,  # stderr: --json prints nothing but JSON
+        )
+    if do.out is not None:
         save(found, do.out)
         if curves(found):
             do.out.with_suffix(".svg").write_text(plot(found))
