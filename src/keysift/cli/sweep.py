@@ -20,6 +20,10 @@ class Args:
     """Axes of a grid, e.g. --over lr=0.001,0.01,0.1 seed=0,1"""
     each: tuple[str, ...] = ()
     """A list of settings, crossed with the grid, e.g. --each "arch=multiscreen psi=4" "arch=transformer width=64" """
+    study: Path | None = None
+    """A TOML file with contestants, grids and seeds (see recipes/evidence), instead of --over and --each."""
+    records: Path | None = None
+    """Of a study: a file that keeps a line for each run that is over; what it holds is not made again."""
     processes: int = 1
     """Runs at a time; they share the cores."""
     quiet: bool = False
@@ -44,6 +48,11 @@ def run(args: Args) -> None:
 
     if args.processes < 1:
         raise ConfigError(f"processes must be at least 1, got {args.processes}")
+    if args.study is not None:
+        _study(args)
+        return
+    if args.records is not None:
+        raise ConfigError("--records keeps the runs of a study; add --study FILE")
     if not args.over and not args.each:
         raise ConfigError("nothing to sweep over; add --over lr=0.01,0.1 or --each 'psi=4' 'psi=6'")
     outcomes = sweep(points(args.train, args.each, args.over), args.out, processes=args.processes, show=not args.quiet)
@@ -68,3 +77,27 @@ def run(args: Args) -> None:
     left = sum(one.state in ("stopped", "not started", "running") for one in outcomes)
     if left:
         output.print_plain(f"{left} of {len(outcomes)} runs are not finished; the same command resumes them")
+
+
+def _study(args: Args) -> None:
+    from keysift.cli import output
+    from keysift.sweep.carry import carry_out
+    from keysift.sweep.study import read_study
+
+    assert args.study is not None
+    if args.over or args.each or args.train != TrainConfig():
+        raise ConfigError("a study says what is trained and how; drop --over, --each and the flags of train")
+    kept = args.records or args.out / "records.jsonl"
+    study = read_study(args.study)
+    known, made = carry_out(study, args.out, kept, processes=args.processes, show=not args.quiet, say=output.print_note)
+    table = output.table(f"{len(known)} runs in {kept}")
+    for title in ("run", "validation", "accuracy", "state", "step", "seconds"):
+        table.add_column(title, overflow="fold")
+    for one in known.values():
+        figures = ["" if value is None else f"{value:.4f}" for value in (one.val_loss, one.accuracy)]
+        table.add_row(one.name, *figures, one.state, str(one.step), f"{one.seconds:.0f}")
+    output.console().print(table)
+    failed = [one for one in made if one.said]
+    if failed:
+        words = "; ".join(f"{one.name}: {one.said}" for one in failed)
+        raise TrainingError(f"{len(failed)} runs of the study failed ({words}); run it again to finish")

@@ -16,7 +16,7 @@ Letters: B rows, T tokens of a row.
 
 import hashlib
 import json
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ import torch
 from keysift.core.config import config, to_dict
 from keysift.core.errors import RangeError
 from keysift.data.batches import IGNORE, Batch, rows_of
+from keysift.data.options import options
 from keysift.data.symbols import MOST, Symbols, of_recall
 
 Array = npt.NDArray[np.int64]
@@ -57,6 +58,12 @@ class Recall:
                 f"got {self.start_letters}"
             )
         self._pairs(self.length)
+
+    @classmethod
+    def of(cls, tokenizer: Symbols, *, seed: int = 0) -> Self:
+        """The task whose symbols these are, with as many queries as it can have, eight at most."""
+        told = options(tokenizer.name.removeprefix("recall:"))
+        return cls(**told, queries=min(8, told["letters"]), seed=seed)
 
     @property
     def stages(self) -> int:

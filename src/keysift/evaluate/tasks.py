@@ -11,6 +11,7 @@ from keysift.data import abcdigits, mqar, passkey
 from keysift.data.abcdigits import Question
 from keysift.data.batches import IGNORE
 from keysift.data.recall import Recall
+from keysift.data.symbols import Symbols
 from keysift.data.tokenizer import Tokenizer
 from keysift.evaluate.retrieval import Task
 from keysift.runs.text_model import TextModel
@@ -45,7 +46,7 @@ def find_task(name: str, found: TextModel, *, seed: int) -> Task:
     kinds: dict[str, type[AbcDigits | Passkey | Mqar]] = {"abcdigits": AbcDigits, "passkey": Passkey, "mqar": Mqar}
     if name != "recall":
         return kinds[name](found.tokenizer, seed=seed)
-    task = Recall(seed=seed)
+    task = Recall.of(found.tokenizer, seed=seed) if isinstance(found.tokenizer, Symbols) else Recall(seed=seed)
     if task.vocab_size > found.model.config.vocab_size:
         raise DataError(f"recall has {task.vocab_size} tokens and this model knows {found.model.config.vocab_size}")
     return RecallTask(task)

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,16 @@ class Outcome:
         return "failed" if self.said else "not started" if self.summary is None else self.summary.state
 
 
-def sweep(runs: dict[str, TrainConfig], out: Path, *, processes: int, show: bool = True) -> list[Outcome]:
-    """Make or finish every run; one that diverged is a result and is left alone.
+def sweep(
+    runs: dict[str, TrainConfig],
+    out: Path,
+    *,
+    processes: int,
+    show: bool = True,
+    on_over: Callable[[Outcome], None] = lambda outcome: None,
+) -> list[Outcome]:
+    """Make or finish every run; one that diverged is a result and is left alone. `on_over` is told of each run that
+    is finished or diverged, those that were before this call included.
 
     A signal is passed on to the runs at work, which save and leave; the same call resumes them.
     """
@@ -49,6 +57,9 @@ def sweep(runs: dict[str, TrainConfig], out: Path, *, processes: int, show: bool
     out.mkdir(parents=True, exist_ok=True)
     outcomes = {name: Outcome(name, _summary(out / name)) for name in runs}
     waiting = [name for name, config in runs.items() if not _over(outcomes[name].summary, config)]
+    for name in runs:
+        if name not in waiting:
+            on_over(outcomes[name])
     steps = max(config.steps or 0 for config in runs.values())
     board = Board(len(waiting), steps, show=show)
     # Runs beside each other share the free cores, unless the user says how many threads.
@@ -60,6 +71,8 @@ def sweep(runs: dict[str, TrainConfig], out: Path, *, processes: int, show: bool
             loss = found.summary.loss if found.summary else None
             at = "" if found.summary is None or loss is None else f" at step {found.summary.step}, loss {loss:.4f}"
             board.over(name, found.state + at)
+            if _over(found.summary, runs[name]):
+                on_over(found)
     return list(outcomes.values())
 
 

@@ -93,6 +93,8 @@ class TrainConfig:
     """What samples continue; `def ` if left out, and none are taken of recall."""
     sample_tokens: int = 100
     """Length of a sample; 0 takes none."""
+    log_turning: bool = False
+    """Also write the norm of the matrices, and the angle each step turns them by, into the metrics."""
     track: tuple[Tracker, ...] = ()
     """Also send metrics there; each is an extra to install."""
 

@@ -39,6 +39,7 @@ from keysift.train.signals import Stop
 from keysift.train.source import Stream, open_source
 from keysift.train.state import State
 from keysift.train.trackers import Log, Trackers, open_tracker
+from keysift.train.turning import Turning
 
 OnStep = Callable[[dict[str, Any]], None]
 
@@ -111,6 +112,7 @@ class Session:
         self.accumulation_steps = accumulation_steps(self.config, world)
         self.shared = share_model(model, self.config, world)
         self.state = State.new(self.shared, self.config)
+        self.turning = Turning(self.shared.parameters) if self.config.log_turning else None
         self.precision = autocast(self.config, world)
         carried = torch.float32 if isinstance(self.precision, nullcontext) else torch.bfloat16
         self.peak = machine.peak_flops(world.device, carried)
@@ -218,7 +220,10 @@ class Session:
             at = state.step + 1
             self._give_up(at, f"the loss of step {at} is {mean:g} with gradient norm {norm:g}", batches)
         optimizer.clip(shared.parameters, norm, config.clip or 0.0)
+        if self.turning is not None:
+            self.turning.before()
         state.optimizer.step()
+        turned = self.turning.after() if self.turning is not None else {}
         if state.ema:
             optimizer.average(state.ema, shared.parameters, config.ema)
         line = {
@@ -228,6 +233,7 @@ class Session:
             **({"accuracy": answered / tokens} if right else {}),
             "lr": lr,
             "gradient_norm": norm,
+            **turned,
         }
         return line, leave > 0
 
