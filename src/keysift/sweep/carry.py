@@ -1,14 +1,23 @@
 """Carry out a study: what its records do not hold yet is trained, measured and recorded, run by run."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from keysift.models.arch import DEFAULTS
 from keysift.runs.layout import holds_a_run
 from keysift.sweep.drive import Outcome, sweep
 from keysift.sweep.measure import measured
-from keysift.sweep.records import Record, append, read_records, record, refuse_another
+from keysift.sweep.records import Record, read_records, record, refuse_another, write_records
 from keysift.sweep.study import Study
 from keysift.train.config import TrainConfig, flatten
+
+
+def asked(config: TrainConfig) -> dict[str, Any]:
+    """What is not the default, so that a record stays good when a later version has more settings."""
+    default = flatten(replace(TrainConfig(), model=DEFAULTS[config.arch]))
+    return {name: value for name, value in flatten(config).items() if name == "arch" or value != default[name]}
 
 
 def carry_out(
@@ -22,12 +31,12 @@ def carry_out(
     def go_on(runs: dict[str, TrainConfig]) -> bool:
         """Whether all of them are recorded now."""
         for name in runs.keys() & known.keys():
-            refuse_another(known[name], flatten(runs[name]), kept)
+            refuse_another(known[name], asked(runs[name]), kept)
 
         def keep(outcome: Outcome) -> None:
             name = outcome.name
-            known[name] = record(name, out / name, flatten(runs[name]), {})
-            append(kept, known[name])
+            known[name] = record(name, out / name, asked(runs[name]), {})
+            write_records(kept, known.values())
 
         missing = {name: config for name, config in runs.items() if name not in known}
         if missing:
@@ -44,6 +53,6 @@ def carry_out(
                     say(f"{name} is recorded but not measured, and {out / name} is gone; remove its line to train it")
                     continue
                 say(f"measuring {', '.join(study.plan.measure)} of {name}")
-                known[name] = record(name, out / name, flatten(config), measured(out / name, study.plan))
-                append(kept, known[name])
+                known[name] = record(name, out / name, asked(config), measured(out / name, study.plan))
+                write_records(kept, known.values())
     return known, made

@@ -1,19 +1,19 @@
 """What is kept of a run when its directory is gone: one line of JSON, enough for every figure and table.
 
-A file of records is the state of a study: a run that has a line is not made again. A later line of the same run
-replaces an earlier one. Free of torch, so that pages can be made anywhere.
+A file of records is the state of a study: a run that has a line is not made again. Free of torch, so that pages can
+be made anywhere.
 """
 
 import json
 import math
-import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from keysift.core import jsons
+from keysift.core.disk import write_whole
 from keysift.core.errors import ConfigError, DataError
 from keysift.runs.layout import ENVIRONMENT, METRICS, TRAIN
 from keysift.runs.metrics import read
@@ -25,7 +25,8 @@ _NEAR = 10  # steps averaged at the end of the warm-up and at the end of the run
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One run. `asked` is what the study said, `settings` what it became; both by the names of the flags."""
+    """One run. `asked` is what the study said where that is not the default, `settings` is the whole config it became;
+    both by the names of the flags."""
 
     name: str
     asked: dict[str, Any]
@@ -101,8 +102,9 @@ def _mean(losses: Sequence[float]) -> float | None:
 
 def _curves(lines: list[dict[str, Any]]) -> dict[str, list[list[float]]]:
     found: dict[str, list[list[float]]] = {}
-    for at in range(min(_POINTS, len(lines))):
-        part = lines[len(lines) * at // _POINTS : len(lines) * (at + 1) // _POINTS] or lines[at : at + 1]
+    parts = min(_POINTS, len(lines))
+    for at in range(parts):
+        part = lines[len(lines) * at // parts : len(lines) * (at + 1) // parts]
         values: dict[str, list[float]] = {}
         for line in part:
             values.setdefault("loss", []).append(line["loss"])
@@ -139,13 +141,10 @@ def read_records(path: Path) -> dict[str, Record]:
     return found
 
 
-def append(path: Path, one: Record) -> None:
+def write_records(path: Path, known: Iterable[Record]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    told = {field.name: getattr(one, field.name) for field in fields(Record)}
-    with path.open("a") as file:
-        file.write(json.dumps(told) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    told = ({field.name: getattr(one, field.name) for field in fields(Record)} for one in known)
+    write_whole(path, "".join(json.dumps(one) + "\n" for one in told))
 
 
 def refuse_another(known: Record, asked: dict[str, Any], path: Path) -> None:
