@@ -18,10 +18,9 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from keysift.core import jsons
 from keysift.core.errors import DataError, RangeError
-from keysift.data.decoder import Decoder, Utf8Decoder, WindowDecoder, spelled_in_letters
-from keysift.data.tokenizer import Ids, id_type, utf8
+from keysift.data.decoder import Decoder, Utf8Decoder, WindowDecoder, byte_letters, spelled_in_letters
+from keysift.data.tokenizer import END, Ids, id_type, save_settings, utf8
 
-END = "<|endoftext|>"
 # GPT-2 as OpenAI published it, and the names Hugging Face gave the same two files.
 PAIRS = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
 _KNOWN_ENDS = (END, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[SEP]")
@@ -50,6 +49,9 @@ class BPE:
         self._cuttable = _cuttable(state)
         self._silent = {token["id"] for token in state["added_tokens"] if token["special"]} | {end_id}
         self._bytes = (state.get("decoder") or {}).get("type") == "ByteLevel"
+        model = state["model"]
+        self.merges_nothing = model.get("vocab") == byte_letters() and not model["merges"] and not state["normalizer"]
+        """Whether every token is one byte: the built-in tokenizer, as transformers saves it."""
 
     @property
     def hash(self) -> str:
@@ -84,9 +86,7 @@ class BPE:
 
     def save(self, directory: Path) -> None:
         (directory / "tokenizer.json").write_text(self.engine.to_str(pretty=False))
-        # With this file beside it the directory is also one that transformers can read.
-        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": self.end, "name": self.name}
-        (directory / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
+        save_settings(directory, self.name, self.end, self.end_id)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The engine's own pickling forgets that special tokens are to be read as text.

@@ -3,7 +3,8 @@
     Bytes().encode("é") == [195, 169]
     load_tokenizer(Path("runs/first")).decode([104, 105]) == "hi"
 
-A tokenizer is kept in a directory: a tokenizer.json as Hugging Face writes it, or, for bytes, a marker file.
+A tokenizer is kept in a directory: a tokenizer.json with its settings as Hugging Face writes them, and for bytes a
+marker beside it, so that reading them back needs no other package.
 """
 
 import hashlib
@@ -17,11 +18,12 @@ import numpy.typing as npt
 
 from keysift.core import jsons
 from keysift.core.errors import DataError, RangeError
-from keysift.data.decoder import Decoder, Utf8Decoder
+from keysift.data.decoder import Decoder, Utf8Decoder, byte_letters
 
 Ids = npt.NDArray[Any]  # uint16, or uint32 where the vocabulary needs it
 
 MARKER = "keysift_tokenizer.json"
+END = "<|endoftext|>"  # how the end of a document is spelled in files; no text is read as it
 
 
 class Tokenizer(Protocol):
@@ -102,12 +104,41 @@ class Bytes:
 
     def save(self, directory: Path) -> None:
         (directory / MARKER).write_text(json.dumps({"tokenizer": self.name}) + "\n")
+        letters = dict(sorted(byte_letters().items(), key=lambda pair: pair[1]))
+        # A byte-level BPE that merges nothing: the same ids by the `tokenizers` package.
+        level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+        unnormalised = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+        engine = {
+            "version": "1.0",
+            "added_tokens": [{"id": self.end_id, "content": END, **unnormalised, "special": True}],
+            "pre_tokenizer": level,
+            "decoder": level,
+            "model": {"type": "BPE", "vocab": letters, "merges": []},
+        }
+        (directory / "tokenizer.json").write_text(json.dumps(engine))
+        save_settings(directory, self.name, END, self.end_id)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Bytes)
 
     def __hash__(self) -> int:
         return hash(self.name)
+
+
+def save_settings(directory: Path, name: str, end: str, end_id: int) -> None:
+    """What transformers needs beside tokenizer.json: which class reads it, and which token ends a text."""
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "name": name,
+        "eos_token": end,
+        "pad_token": end,
+        "padding_side": "left",
+        "split_special_tokens": True,  # text that spells the end token stays text
+        "model_input_names": ["input_ids", "attention_mask"],
+    }
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
+    ends = {"eos_token_id": end_id, "pad_token_id": end_id}
+    (directory / "generation_config.json").write_text(json.dumps(ends, indent=2) + "\n")
 
 
 def save_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
@@ -126,7 +157,8 @@ def load_tokenizer(path: Path) -> Tokenizer:
     if path.is_file():
         return bpe.from_file(path)
     if (path / "tokenizer.json").is_file():
-        return bpe.from_file(path / "tokenizer.json")
+        found = bpe.from_file(path / "tokenizer.json")
+        return Bytes() if found.merges_nothing and found.end_id == Bytes.end_id else found
     for vocabulary, merges in bpe.PAIRS:
         if (path / vocabulary).is_file() and (path / merges).is_file():
             return bpe.from_pair(path / vocabulary, path / merges)

@@ -103,7 +103,7 @@ def _reading(
         query,
         key,
         value,
-        keep=_seen(mask),
+        keep=seen(mask),
         # With a mask, what is visible is in the mask: a window, padding, packed texts.
         causal=mask is None and query.shape[2] > 1,
         scale=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
@@ -113,7 +113,7 @@ def _reading(
     return Reading(layer, call, padding, softcap=given.get("softcap"))
 
 
-def _seen(mask: Tensor | None) -> Tensor | None:
+def seen(mask: Tensor | None) -> Tensor | None:
     """Boolean from either kind of mask: booleans for SDPA, zeros and the most negative number for eager."""
     if mask is None or mask.dtype == torch.bool:
         return mask

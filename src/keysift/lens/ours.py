@@ -14,6 +14,7 @@ from keysift.kernels.call import Call
 from keysift.lens.reading import Reading
 from keysift.lens.record import About
 from keysift.lens.subject import Visit, pad
+from keysift.models.foreign import kind_named
 from keysift.models.kinds import KINDS
 from keysift.models.language import LanguageModel, count
 from keysift.models.save import CONFIG, load
@@ -82,7 +83,7 @@ def holds_ours(path: Path) -> bool:
         says = jsons.loads((path / CONFIG).read_text())
     except (OSError, ValueError):
         return False
-    return isinstance(says, dict) and says.get("model") in KINDS
+    return kind_named(says) in KINDS
 
 
 def open_ours(path: Path) -> Ours:

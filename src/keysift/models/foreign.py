@@ -1,4 +1,4 @@
-"""Models of others, recognised by their files: what they are, and how to bring them here. Free of torch."""
+"""Whose model a config.json describes: one of ours, or another library's and how to bring it here. Free of torch."""
 
 import shlex
 from collections.abc import Mapping
@@ -7,13 +7,25 @@ from typing import Any
 
 from keysift.core import jsons
 
+MODEL_TYPE = "keysift_"  # before the name of a kind: model_type is one namespace for every library
 GGUF = ".gguf"
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # what keysift import reads
 
 
+def kind_named(data: Any) -> str | None:
+    """The kind that the content of a config.json names, known or not; None if it is of no model of keysift."""
+    if not isinstance(data, dict):
+        return None
+    name, model_type = data.get("model"), data.get("model_type")
+    if isinstance(model_type, str) and model_type.startswith(MODEL_TYPE):
+        return model_type.removeprefix(MODEL_TYPE)
+    # "model" is how directories were marked before transformers could read them.
+    return name if isinstance(name, str) and model_type is None else None
+
+
 def is_foreign(told: Mapping[str, Any]) -> bool:
     """Whether a config.json is one that transformers writes for a model of its own."""
-    return "model" not in told and ("model_type" in told or "architectures" in told)
+    return kind_named(told) is None and ("model_type" in told or "architectures" in told)
 
 
 def advice(path: Path) -> str | None:

@@ -4,7 +4,7 @@ Letters: B batch, T tokens, D model width, N vocabulary.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypedDict, Unpack, cast
 
@@ -20,6 +20,8 @@ from keysift.nn.inference import Inference
 from keysift.nn.rotary import Rotary
 from keysift.nn.scalars import Scalars
 from keysift.nn.store import Store
+
+Run = Callable[[nn.Module, Tensor, Reading, Store | None], Tensor]
 
 
 class Options(TypedDict, total=False):
@@ -61,28 +63,41 @@ class LanguageModel(nn.Module, ABC):
         cache       what came before, from `model.cache(batch)`; these tokens are added to it
         inference   choices such as window expansion; with a cache they are the cache's
         """
-        self._check(tokens, keep)
+        self.check(tokens, keep)
+        reading = self.reading(tokens, positions=positions, keep=keep, cache=cache, inference=inference)
+        return self.through(self.embedding(tokens), reading, cache)
+
+    def reading(
+        self,
+        tokens: Tensor,
+        *,
+        positions: Positions | None = None,
+        keep: Tensor | None = None,
+        cache: Cache | None = None,
+        inference: Inference | None = None,
+    ) -> Reading:
+        """Where tokens stand and what was chosen, with the options of `hidden`; of the tokens only the shape counts."""
         if positions is not None and (keep is not None or cache is not None):
             raise UnsupportedError(
                 "positions say already who takes part, and a cache counts on from its own; "
                 "leave keep and cache out, or positions"
             )
         if cache is None:
-            reading = Reading(_placed(tokens, positions, keep), self._can(inference or Inference()))
-            return self.through(tokens, reading, [None] * len(self.layers))
+            return Reading(_placed(tokens, positions, keep), self._can(inference or Inference()))
         if inference not in (None, cache.inference):
             raise UnsupportedError(
                 "a cache was made for one set of inference choices; leave inference out, or pass it to model.cache(...)"
             )
-        reading = cache.place(tokens, keep)
-        x_BTD = self.through(tokens, reading, cache.stores)
-        cache.advance(reading)
-        return x_BTD
+        return cache.place(tokens, keep)
 
-    def through(self, tokens_BT: Tensor, reading: Reading, stores: Sequence[Store | None]) -> Tensor:
-        x_BTD: Tensor = self.embedding(tokens_BT)
+    def through(self, x_BTD: Tensor, reading: Reading, cache: Cache | None = None, run: Run | None = None) -> Tensor:
+        """Embedded tokens through the layers, and into the cache; `run` calls a layer, for those who want more of it
+        than its output."""
+        stores = [None] * len(self.layers) if cache is None else cache.stores
         for layer, store in zip(self.layers, stores, strict=True):
-            x_BTD = layer(x_BTD, reading, store)
+            x_BTD = layer(x_BTD, reading, store) if run is None else run(layer, x_BTD, reading, store)
+        if cache is not None:
+            cache.advance(reading)
         return x_BTD
 
     def cache(self, batch: int, *, start: int = 0, spare: int = 0, inference: Inference | None = None) -> Cache:
@@ -118,7 +133,7 @@ class LanguageModel(nn.Module, ABC):
             raise UnsupportedError("this model has no RoPE to scale; leave rope_factor at 1.0")
         return inference
 
-    def _check(self, tokens: Tensor, keep: Tensor | None) -> None:
+    def check(self, tokens: Tensor, keep: Tensor | None) -> None:
         shapes.rank("tokens", tokens, "BT")
         shapes.not_empty("tokens", "position", tokens.shape[1])
         if tokens.dtype != torch.int64:

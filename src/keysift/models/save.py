@@ -1,5 +1,8 @@
 """A model as a directory: config.json (what it is) and model.safetensors (its weights). No pickle.
 
+transformers reads the same two files (keysift.hub): config.json names the kind of model as `model_type` and may carry
+fields that transformers keeps in such a file, which say nothing about the model.
+
 `save` fills a new directory beside the old one and exchanges the two names in one step: under the name there is always
 one whole model, old or new, for a reader and after a crash. Other files of the directory (a tokenizer, a log) come
 along as hard links. Where the file system cannot exchange names (NFS), nothing has the name for a moment: `load` tries
@@ -28,11 +31,27 @@ from keysift.core import config as configs
 from keysift.core import jsons
 from keysift.core.disk import whole_folder
 from keysift.core.errors import DataError, KeysiftError
-from keysift.models.foreign import advice
+from keysift.models.foreign import MODEL_TYPE, advice, kind_named
 from keysift.models.kinds import KINDS, Kind, empty, kind_of
 from keysift.models.language import LanguageModel
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+# What transformers writes beside a model's own fields. It changes how the model is held or run there, not what it is.
+HOST_FIELDS = frozenset(
+    (
+        *(
+            "architectures",
+            "auto_map",
+            "chunk_size_feed_forward",
+            "dtype",
+            "id2label",
+            "is_encoder_decoder",
+            "label2id",
+        ),
+        *("output_attentions", "output_hidden_states", "problem_type", "return_dict", "torch_dtype", "use_cache"),
+        *("bos_token_id", "eos_token_id", "pad_token_id", "transformers_version"),
+    )
+)
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _TRIES = 100  # a model that is replaced more often than that while it is read is not worth waiting for
 
@@ -70,7 +89,9 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
 
 def write_files(model: LanguageModel, folder: Path) -> None:
     """config.json and the weights, into a folder that somebody else makes whole."""
-    told = {"model": kind_of(model).name, **configs.to_dict(model.config)}
+    kind = kind_of(model)
+    about = {"model_type": f"{MODEL_TYPE}{kind.name}", "architectures": [f"{kind.model.__name__}ForCausalLM"]}
+    told = {**about, **configs.to_dict(model.config)}
     (folder / CONFIG).write_text(json.dumps(told, indent=2) + "\n")
     save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, folder / WEIGHTS)
 
@@ -167,10 +188,19 @@ def _read_config(path: Path) -> tuple[Kind, Any]:
     foreign = advice(path.parent)
     if foreign is not None:
         raise DataError(foreign)
-    if not isinstance(data, dict) or not isinstance(data.get("model"), str):
-        raise DataError(f'{path} does not say which model it describes; keysift writes "model": "multiscreen"')
-    kind = KINDS.find(data.pop("model"))
-    return kind, configs.from_dict(kind.config, data)
+    name = kind_named(data)
+    if name is None:
+        raise DataError(
+            f'{path} does not say which model it describes; keysift writes "model_type": "{MODEL_TYPE}multiscreen"'
+        )
+    kind = KINDS.find(name)
+    return kind, configs.from_dict(kind.config, own_fields(data))
+
+
+def own_fields(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What describes the model itself; a field that nobody knows is among it, and is refused by its config."""
+    about = {"model", "model_type", *HOST_FIELDS}
+    return {name: value for name, value in data.items() if name not in about}
 
 
 def fitting(

@@ -17,12 +17,12 @@ from keysift.mechanisms.parts import unit
 from keysift.nn.projection import fill_normal
 
 
-class UnitEmbedding(nn.Module):
+class UnitEmbedding(nn.Embedding):
     """Only the direction of a row counts; two learned scalars give the lengths."""
 
     def __init__(self, vocab_size: int, width: int, generator: torch.Generator | None = None) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(vocab_size, width))
+        # Given a table, nn.Embedding draws none of its own.
+        super().__init__(vocab_size, width, _weight=torch.empty(vocab_size, width))
         fill_normal(self.weight, 0.1 / math.sqrt(width), generator)
         self.s_E = nn.Parameter(torch.zeros(()))
         self.s_F = nn.Parameter(torch.full((), 0.5 * math.log(width)))
