@@ -7,6 +7,7 @@ Saving, loading, damaged files and generation have files of their own.
 import copy
 import inspect
 import pickle
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,7 @@ def test_packed_documents_do_not_see_each_other(model: Any) -> None:
     packed = torch.tensor([[*range(9), *range(15)], [*range(20), *range(4)]])
     found = model(TOKENS, position_ids=packed).logits
     for row, parts in enumerate(((0, 9, 24), (0, 20, 24))):
-        for begin, end in zip(parts, parts[1:], strict=False):
+        for begin, end in pairwise(parts):
             expected = model(TOKENS[row : row + 1, begin:end]).logits[0]
             torch.testing.assert_close(found[row, begin:end], expected, atol=2e-5, rtol=1e-5)
     for wrong in (packed + 1, packed * 2):

@@ -1,0 +1,145 @@
+"""Trainer, accelerate, PEFT and pipelines on a keysift model, with the recipes people copy."""
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import keysift
+from keysift.data.sources import find_source
+from keysift.data.tokenizer import Bytes
+from keysift.models.arch import MultiscreenArch, TransformerArch
+from keysift.models.kinds import build, configure
+from keysift.models.save import save
+from tests.hub.ours import kept, loaded
+
+pytestmark = pytest.mark.slow
+LENGTH = 64
+ARCHS = {"multiscreen": MultiscreenArch.psi(4), "transformer": TransformerArch(depth=2, heads=4, width=32)}
+
+
+@pytest.fixture(params=ARCHS)
+def model(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """Untrained, of the built-in tokenizer."""
+    from transformers import AutoModelForCausalLM
+
+    import keysift.hub  # noqa: F401
+
+    config = configure(ARCHS[request.param], vocab_size=Bytes.vocab_size, context=LENGTH)
+    save(build(config, torch.Generator().manual_seed(0)), tmp_path / "untrained")
+    return AutoModelForCausalLM.from_pretrained(tmp_path / "untrained")
+
+
+def packed(rows: int) -> list[dict[str, list[int]]]:
+    """The built-in corpus in rows of one length, documents one after the other, each closed by the end token."""
+    tokenizer = Bytes()
+    texts = (document.text[:2000] for document in islice(find_source("stdlib").documents(), rows))
+    ids = [token for text in texts for token in (*tokenizer.encode(text), tokenizer.end_id)]
+    cut = [ids[at : at + LENGTH] for at in range(0, len(ids) - LENGTH, LENGTH)][:rows]
+    return [{"input_ids": row, "labels": row} for row in cut]
+
+
+def trained(model: Any, folder: Path, **more: Any) -> Any:
+    from transformers import Trainer, TrainingArguments, default_data_collator
+
+    asked = TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=8,
+        max_steps=20,
+        logging_steps=20,
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+        save_strategy="no",
+        **{"learning_rate": 1e-2, **more},
+    )
+    rows = packed(160)
+    return Trainer(
+        model=model, args=asked, train_dataset=rows, eval_dataset=rows[:16], data_collator=default_data_collator
+    )
+
+
+def test_trainer_on_a_packed_dataset(model: Any, tmp_path: Path) -> None:
+    trainer = trained(model, tmp_path / "out", gradient_checkpointing=True, gradient_accumulation_steps=2)
+    before = trainer.evaluate()["eval_loss"]
+    trainer.train()
+    after = trainer.evaluate()["eval_loss"]
+    assert after < before - 0.5, (before, after)
+    trainer.save_model(tmp_path / "saved")
+    tokens = torch.tensor([packed(1)[0]["input_ids"]])
+    assert torch.equal(keysift.load(tmp_path / "saved")(tokens), model.eval()(tokens).logits)
+
+
+def test_resuming_a_trainer_gives_the_same_weights(model: Any, tmp_path: Path) -> None:
+    """A Trainer loads its checkpoints past from_pretrained, straight into the module: the names must be the same."""
+    from transformers import AutoModelForCausalLM
+
+    twin = AutoModelForCausalLM.from_pretrained(tmp_path / "untrained")
+    whole = trained(model, tmp_path / "out", save_strategy="steps", save_steps=10)
+    whole.train()
+    again = trained(twin, tmp_path / "out", save_strategy="steps", save_steps=10)
+    again.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-10"))
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(twin.state_dict()[name], value, msg=name)
+
+
+@pytest.mark.parametrize("targets", [["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj"], "all-linear"])
+def test_lora_reduces_the_loss_and_merges(model: Any, targets: Any, tmp_path: Path) -> None:
+    from peft import LoraConfig, PeftModel, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    frozen = {name: value.clone() for name, value in model.state_dict().items()}
+    tuned = get_peft_model(model, LoraConfig(r=8, lora_alpha=16, target_modules=targets, task_type="CAUSAL_LM"))
+    trainer = trained(tuned, tmp_path / "out")
+    before = trainer.evaluate()["eval_loss"]
+    trainer.train()
+    after = trainer.evaluate()["eval_loss"]
+    assert after < before - 0.1, (before, after)
+    tuned.eval().save_pretrained(tmp_path / "adapter")
+    tokens = torch.tensor([packed(1)[0]["input_ids"]])
+    expected = tuned(tokens).logits
+
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "untrained")
+    assert all(torch.equal(value, frozen[name]) for name, value in base.state_dict().items())
+    merged = PeftModel.from_pretrained(base, tmp_path / "adapter").merge_and_unload()
+    torch.testing.assert_close(merged.eval()(tokens).logits, expected, atol=1e-4, rtol=1e-4)
+    merged.save_pretrained(tmp_path / "merged")
+    torch.testing.assert_close(keysift.load(tmp_path / "merged")(tokens), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_accelerate(model: Any) -> None:
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    rows = torch.tensor([row["input_ids"] for row in packed(64)])
+    prepared, optimizer, batches = accelerator.prepare(
+        model.train(), optimizer, torch.utils.data.DataLoader(rows, batch_size=8)
+    )
+    losses = []
+    for batch in batches:
+        loss = prepared(batch, labels=batch).loss
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss))
+    assert losses[-1] < losses[0] - 0.2, losses
+
+
+def test_pipeline(tmp_path: Path) -> None:
+    from transformers import pipeline
+
+    directory = kept(tmp_path)
+    write = pipeline("text-generation", model=str(directory), device="cpu")
+    texts = ["def ", "a longer prompt, so that the first is padded: "]
+    asked = {"max_new_tokens": 12, "do_sample": False, "return_full_text": False}
+    found = [one[0]["generated_text"] for one in write(texts, batch_size=2, **asked)]
+    assert found == keysift.open(directory).generate(texts, max_new_tokens=12)
+
+
+def test_device_map(tmp_path: Path) -> None:
+    tokens = torch.arange(24)[None]
+    placed = loaded(tmp_path / "a", device_map="auto")
+    assert torch.equal(placed(tokens).logits, loaded(tmp_path / "b")(tokens).logits)
