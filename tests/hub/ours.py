@@ -14,6 +14,9 @@ from keysift.models.save import save
 ARCHS: dict[str, Arch] = {
     "multiscreen": MultiscreenArch(depth=2, tiles=3, width=16, key_width=4, value_width=8),
     "softmax": TransformerArch(depth=2, heads=4, width=16, key_heads=2),
+    "untied": TransformerArch(
+        depth=2, heads=4, width=16, tied_embeddings=False, final_gain=True, attention_bias="qkv", head_width=6
+    ),
     "mixed": TransformerArch(depth=2, heads=4, width=16, mechanism=("softmax_sink", "differential_v1")),
 }
 CONTEXT = 24

@@ -102,7 +102,7 @@ def test_constants_follow_the_models_own_length(llama: Any) -> None:
 def test_what_a_mechanism_cannot_follow_is_refused() -> None:
     import keysift.hub  # noqa: F401
 
-    capped = build("gemma2")
+    capped = build("gemma2", "eager")
     capped.set_attn_implementation("keysift_sigmoid")
     with refuses("sigmoid cannot take the place of .* it knows no softcap, which Gemma2Attention asks for"):
         capped(TOKENS)

@@ -1,6 +1,8 @@
 """One directory serves keysift and transformers, and a damaged one is refused with advice by both."""
 
+import importlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -143,3 +145,11 @@ def test_fields_that_keysift_does_not_know_are_refused_there_too(tmp_path: Path)
     _edit(model / "config.json", quantization_config={"bits": 4})
     with refuses("has no field 'quantization_config'"):
         load(model)
+
+
+def test_without_transformers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import keysift.hub
+
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with refuses(r"Hugging Face models need the extra \[hub\]; install it with pip install 'keysift\[hub\]'"):
+        importlib.reload(keysift.hub)

@@ -27,21 +27,24 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(directory: Path) -> Iterator[str]:
-    pytest.importorskip("fastapi")
+def server(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    for needed in ("fastapi", "openai", "uvicorn"):
+        pytest.importorskip(needed)
+    log = tmp_path_factory.mktemp("log") / "serve.log"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "keysift.hub", "serve", "--host", "127.0.0.1", "--port", str(port)]
-    process = subprocess.Popen(
-        [*command, "--device", "cpu", str(directory)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-    )
+    with log.open("wb") as told:
+        process = subprocess.Popen(
+            [*command, "--device", "cpu", str(directory)],
+            stdout=told,
+            stderr=told,
+            env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        )
     try:
         for _ in range(1200):
-            assert process.poll() is None, process.stdout.read().decode() if process.stdout else ""
+            assert process.poll() is None, log.read_text()
             try:
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1).close()
                 break

@@ -42,6 +42,7 @@ def packed(rows: int) -> list[dict[str, list[int]]]:
 
 
 def trained(model: Any, folder: Path, **more: Any) -> Any:
+    pytest.importorskip("accelerate")
     from transformers import Trainer, TrainingArguments, default_data_collator
 
     asked = TrainingArguments(
@@ -52,8 +53,7 @@ def trained(model: Any, folder: Path, **more: Any) -> Any:
         report_to=[],
         use_cpu=True,
         disable_tqdm=True,
-        save_strategy="no",
-        **{"learning_rate": 1e-2, **more},
+        **{"learning_rate": 1e-2, "save_strategy": "no", **more},
     )
     rows = packed(160)
     return Trainer(
@@ -87,11 +87,13 @@ def test_resuming_a_trainer_gives_the_same_weights(model: Any, tmp_path: Path) -
 
 @pytest.mark.parametrize("targets", [["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj"], "all-linear"])
 def test_lora_reduces_the_loss_and_merges(model: Any, targets: Any, tmp_path: Path) -> None:
-    from peft import LoraConfig, PeftModel, get_peft_model
+    peft = pytest.importorskip("peft")
     from transformers import AutoModelForCausalLM
 
     frozen = {name: value.clone() for name, value in model.state_dict().items()}
-    tuned = get_peft_model(model, LoraConfig(r=8, lora_alpha=16, target_modules=targets, task_type="CAUSAL_LM"))
+    tuned = peft.get_peft_model(
+        model, peft.LoraConfig(r=8, lora_alpha=16, target_modules=targets, task_type="CAUSAL_LM")
+    )
     trainer = trained(tuned, tmp_path / "out")
     before = trainer.evaluate()["eval_loss"]
     trainer.train()
@@ -103,16 +105,14 @@ def test_lora_reduces_the_loss_and_merges(model: Any, targets: Any, tmp_path: Pa
 
     base = AutoModelForCausalLM.from_pretrained(tmp_path / "untrained")
     assert all(torch.equal(value, frozen[name]) for name, value in base.state_dict().items())
-    merged = PeftModel.from_pretrained(base, tmp_path / "adapter").merge_and_unload()
+    merged = peft.PeftModel.from_pretrained(base, tmp_path / "adapter").merge_and_unload()
     torch.testing.assert_close(merged.eval()(tokens).logits, expected, atol=1e-4, rtol=1e-4)
     merged.save_pretrained(tmp_path / "merged")
     torch.testing.assert_close(keysift.load(tmp_path / "merged")(tokens), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_accelerate(model: Any) -> None:
-    from accelerate import Accelerator
-
-    accelerator = Accelerator(cpu=True)
+    accelerator = pytest.importorskip("accelerate").Accelerator(cpu=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     rows = torch.tensor([row["input_ids"] for row in packed(64)])
     prepared, optimizer, batches = accelerator.prepare(
@@ -124,7 +124,7 @@ def test_accelerate(model: Any) -> None:
         accelerator.backward(loss)
         optimizer.step()
         optimizer.zero_grad()
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
     assert losses[-1] < losses[0] - 0.2, losses
 
 
@@ -140,6 +140,7 @@ def test_pipeline(tmp_path: Path) -> None:
 
 
 def test_device_map(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
     tokens = torch.arange(24)[None]
     placed = loaded(tmp_path / "a", device_map="auto")
     assert torch.equal(placed(tokens).logits, loaded(tmp_path / "b")(tokens).logits)

@@ -137,6 +137,30 @@ class Latency:
     output: Output = field(default_factory=Output)
 
 
+@config
+class Lm:
+    """Tasks of lm-eval (extra [lm]), by name or from task files of your own."""
+
+    model: Model
+    """A run, a checkpoint or a saved model."""
+    tasks: tuple[str, ...]
+    """Names of tasks."""
+    include: Path | None = None
+    """A folder with task files (YAML)."""
+    fewshot: int | None = None
+    """Examples before each question; the task's own number if left out."""
+    limit: int | None = None
+    """Questions of each task at most."""
+    batch: int = 8
+    """Questions at once."""
+    expand_windows: bool = False
+    """With window expansion."""
+    json: bool = False
+    """Print the results as JSON."""
+    out: Path | None = None
+    """File for the results as JSON."""
+
+
 Measure = Loss | Positions | Retrieval | Windows | Relevance | Stability | Scaling | Latency
 
 
@@ -151,10 +175,16 @@ class Args:
         | Annotated[Stability, tyro.conf.subcommand("stability")]
         | Annotated[Scaling, tyro.conf.subcommand("scaling")]
         | Annotated[Latency, tyro.conf.subcommand("latency")]
+        | Annotated[Lm, tyro.conf.subcommand("lm")]
     )
 
 
 def run(args: Args) -> None:
+    if isinstance(args.do, Lm):
+        from keysift.cli import eval_lm
+
+        eval_lm.run(args.do)
+        return
     from keysift.cli.eval_output import show
     from keysift.cli.measure import measure, place
 

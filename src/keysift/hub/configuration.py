@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 from transformers import PreTrainedConfig
 
 from keysift.core import config as configs
+from keysift.models.foreign import MODEL_TYPE
 from keysift.models.kinds import KINDS, Kind, ModelConfig
-from keysift.models.save import HOST_FIELDS, MODEL_TYPE, own_fields
+from keysift.models.save import HOST_FIELDS, own_fields
 
 # What transformers passes to a config besides the content of config.json.
 _PASSED = frozenset(
@@ -64,6 +65,11 @@ class KeysiftConfig(PreTrainedConfig):  # type: ignore[misc]
     def of(cls, config: ModelConfig) -> "KeysiftConfig":
         return cls(**configs.to_dict(config))
 
+    @property
+    def tie_word_embeddings(self) -> bool:
+        """The name transformers has for it."""
+        return getattr(self.keysift, "tied_embeddings", True)
+
     def to_dict(self) -> dict[str, Any]:
         told: dict[str, Any] = super().to_dict()
         del told["keysift"]
@@ -92,6 +98,5 @@ class TransformerConfig(KeysiftConfig):
         "hidden_size": "width",
         "num_hidden_layers": "depth",
         "num_attention_heads": "heads",
-        "num_key_value_heads": "key_heads",
         "max_position_embeddings": "context",
     }

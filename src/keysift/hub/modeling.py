@@ -86,9 +86,10 @@ class KeysiftForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
             raise ShapeError("pass either input_ids or inputs_embeds, not both and not neither")
         tokens = input_ids if inputs_embeds is None else inputs_embeds[..., 0]
         assert tokens is not None
-        cache = self._cache_for_call(past_key_values, use_cache)
+        lengths = past_key_values.past.lengths if isinstance(past_key_values, WindowCache) else None
+        keep, positions = placed(tokens, attention_mask, position_ids, lengths)
+        cache = self._cache_for_call(past_key_values, use_cache, packed=positions is not None)
         past = None if cache is None else cache.rows(len(tokens))
-        keep, positions = placed(tokens, attention_mask, position_ids, None if past is None else past.lengths)
         model = self.keysift
         if input_ids is not None:
             model.check(input_ids, keep)
@@ -141,7 +142,7 @@ class KeysiftForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         """An empty cache for any number of rows; `spare` more entries per window let `crop` go that far back."""
         return WindowCache(self.keysift, spare=spare, inference=self.inference)
 
-    def _cache_for_call(self, given: Any, use_cache: bool | None) -> WindowCache | None:
+    def _cache_for_call(self, given: Any, use_cache: bool | None, packed: bool) -> WindowCache | None:
         if given is not None and not isinstance(given, WindowCache):
             raise UnsupportedError(
                 f"a {type(given).__name__} cannot hold windows of different lengths; leave past_key_values out, "
@@ -149,7 +150,7 @@ class KeysiftForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
             )
         if given is not None:
             return given
-        wanted = (self.config.use_cache and not self.training) if use_cache is None else use_cache
+        wanted = (self.config.use_cache and not self.training and not packed) if use_cache is None else use_cache
         return self.new_cache() if wanted and not (self.gradient_checkpointing and self.training) else None
 
     def _prepare_cache_for_generation(
@@ -170,8 +171,12 @@ class KeysiftForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
     def set_input_embeddings(self, value: nn.Module) -> None:
         self._modules["embedding"] = value
 
-    def get_output_embeddings(self) -> None:
-        """None: the table is read on the way out as well, so there is nothing to resize or tie beside it."""
+    def get_output_embeddings(self) -> nn.Module | None:
+        """None if the table is read on the way out as well: then there is nothing to resize or tie beside it."""
+        return self._modules.get("lm_head")
+
+    def set_output_embeddings(self, value: nn.Module) -> None:
+        self._modules["lm_head"] = value
 
     def resize_token_embeddings(self, *args: Any, **more: Any) -> Any:
         made = super().resize_token_embeddings(*args, **more)
@@ -181,7 +186,7 @@ class KeysiftForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
     def _init_weights(self, module: nn.Module) -> None:
         # keysift's model drew its own weights as it was built; only a table that resizing makes is left to fill.
         if isinstance(module, nn.Embedding) and module is not self.get_input_embeddings():
-            nn.init.normal_(module.weight, std=float(self.get_input_embeddings().weight.std()))
+            nn.init.normal_(module.weight, std=float(self.get_input_embeddings().weight.detach().std()))
 
     @classmethod
     def from_pretrained(cls, name: Any, *args: Any, output_loading_info: bool = False, **more: Any) -> Any:
