@@ -33,9 +33,11 @@ test: $(READY)
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q -n 2 --every-raise
 
-# Every fault at full length: 30 random kills, one before every change to a run directory, faults seeded in several
-# processes. `make test` runs a short version of each.
-SOAKED := tests/train/test_faults.py tests/train/test_distributed.py tests/sweep/test_sweep.py tests/house/test_training_faults.py
+# Every fault at full length: 30 random kills; one before every change that training, saving a model, building a corpus
+# or a sweep makes to its folder, and readers in a loop beside them; faults seeded in several processes.
+# `make test` runs a short version of each.
+SOAKED := tests/train/test_faults.py tests/train/test_distributed.py tests/sweep/test_sweep.py tests/house/test_training_faults.py \
+	tests/models/test_replacing.py tests/data/test_shards.py
 soak: $(READY)
 	SOAK=1 $(BIN)/python -m pytest -q -n 2 $(SOAKED)
 

@@ -286,3 +286,30 @@ def test_killed_at_any_moment_a_build_leaves_a_whole_corpus_or_none(tmp_path: Pa
             break
     assert ended == 0
     assert moments > 5, "too few moments were tried"
+
+
+def test_a_reader_between_any_two_changes_meets_a_whole_corpus_or_none(tmp_path: Path) -> None:
+    seen, out = tmp_path / "seen", tmp_path / "place" / "c"
+
+    def work() -> None:
+        reading = False
+
+        def see(event: str) -> None:
+            nonlocal reading
+            if reading:  # the reader notes beside the corpus that its hashes were right
+                return
+            reading = True
+            found = open_corpus(out).index.documents if out.exists() else 0
+            with seen.open("a") as file:
+                file.write(f"{found}\n")
+            reading = False
+
+        watch(out.parent, see)
+        build("abcdigits:documents=30", "bytes", out, show=False)
+        see("the end")
+
+    assert child(work) == 0
+    found = [int(count) for count in seen.read_text().split()]
+    assert found == sorted(found), "first none, then all"
+    assert set(found) == {0, 30}
+    assert found.count(0) > 5, "too few changes were seen"

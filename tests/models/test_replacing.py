@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,31 @@ def test_a_reader_does_not_mix_what_was_replaced_between_its_files(
     monkeypatch.setattr(module, "_read_config", slow)
     tokens = tokens_for(opened(TINY), 1, 5)
     assert torch.equal(load(run)(tokens), opened(TINY, seed=1)(tokens))
+
+
+def test_the_files_of_a_run_are_of_one_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are links through `last`, which leads elsewhere when a checkpoint is done; here between two reads."""
+    from keysift.models import save as module
+
+    other = replace(TINY, width=7)
+    save(opened(TINY), tmp_path / "old")
+    save(opened(other), tmp_path / "new")
+    (tmp_path / "last").symlink_to("old")
+    for name in (module.CONFIG, module.WEIGHTS):
+        (tmp_path / "run").mkdir(exist_ok=True)
+        (tmp_path / "run" / name).symlink_to(f"../last/{name}")
+    read, moved = module._read_config, []
+
+    def slow(path: Path) -> object:
+        found = read(path)
+        if not moved:
+            moved.append(True)
+            (tmp_path / "next").symlink_to("new")
+            (tmp_path / "next").rename(tmp_path / "last")
+        return found
+
+    monkeypatch.setattr(module, "_read_config", slow)
+    assert load(tmp_path / "run").config == other
 
 
 def test_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,10 @@ from keysift.data.shards import build as build_corpus
 from keysift.data.shards import prepare
 from keysift.data.tokenizer import load_tokenizer
 from keysift.runs import layout
+from keysift.runs import summary as summaries
 from keysift.runs.directory import Run
 from keysift.runs.metrics import read
-from keysift.runs.summary import summary
+from keysift.runs.summary import find_runs, summary
 from keysift.train.config import TrainConfig
 from keysift.train.distributed import World
 from keysift.train.facts import read_facts
@@ -221,3 +222,19 @@ def test_a_disk_that_fails_between_checkpoints(tiny: TrainConfig, tmp_path: Path
 
     with refuses("writing in .* failed .*No space left on device.*keysift train --resume"):
         go(tiny, tmp_path / "run", on_step=full)
+
+
+def test_what_goes_while_runs_are_looked_for_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a run at work that removes old checkpoints; a checkpoint is no place to look for runs either."""
+    for name in ("a", "a/checkpoints/step-1", "b", "c/gone"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / layout.TRAIN).touch()
+    real = layout.holds_a_run
+
+    def removing(path: Path) -> bool:
+        if path.name == "c":
+            shutil.rmtree(path / "gone")
+        return real(path)
+
+    monkeypatch.setattr(summaries, "holds_a_run", removing)
+    assert find_runs(tmp_path) == [tmp_path / "a", tmp_path / "b"]

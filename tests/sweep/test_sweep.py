@@ -11,24 +11,27 @@ from pathlib import Path
 
 import pytest
 
+import keysift
 from keysift.runs import layout
 from keysift.runs.directory import Run
 from keysift.runs.metrics import last
+from keysift.runs.summary import find_runs, summary
 from keysift.sweep.drive import sweep
 from keysift.sweep.plan import points
 from keysift.train.config import TrainConfig
 from keysift.train.facts import read_facts
 from tests.train.in_process import losses
-from tests.train.processes import environment, finish
+from tests.train.processes import ROOT, environment, finish
+from tests.train.test_faults import longer
 
 AXES = ("seed=0,1,2",)
 
 
-def start(config: TrainConfig, out: Path) -> subprocess.Popen[str]:
+def start(config: TrainConfig, out: Path, *more: str) -> subprocess.Popen[str]:
     """Like a user: the base config as flags, in a process group of its own."""
     flags = ["--psi", "2", "--data", config.data, "--context", "16", "--batch-tokens", "64", "--micro-tokens", "32"]
     flags += ["--steps", str(config.steps), "--save-every", "5", "--val-sequences", "4", "--sample-tokens", "0"]
-    command = [sys.executable, "-m", "keysift", "sweep", "--over", *AXES, "--out", str(out), *flags]
+    command = [sys.executable, "-m", "keysift", "sweep", "--over", *AXES, "--out", str(out), *flags, *more]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment()
     )
@@ -75,6 +78,43 @@ def test_an_interrupted_sweep_goes_on(base: TrainConfig, tmp_path: Path, number:
     assert [one.state for one in sweep(points(base, (), AXES), whole, processes=2, show=False)] == ["finished"] * 3
     for seed in range(3):
         assert losses(out / f"seed={seed}") == losses(whole / f"seed={seed}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "stride"), [(9, 37), longer(1, 1)])
+def test_kill_nine_before_every_change_to_the_folder(corpus: Path, tmp_path: Path, first: int, stride: int) -> None:
+    command = [sys.executable, "-m", "tests.sweep.crash_points", str(corpus), str(tmp_path), str(first), str(stride)]
+    said = subprocess.run(command, capture_output=True, text=True, check=False, env=environment(), cwd=ROOT)
+    assert said.returncode == 0, said.stderr[-3000:]
+    points = [json.loads(line) for line in said.stdout.splitlines()]
+    assert [point for point in points if not point["exact"] or point["left"]] == []
+    # Two runs of two checkpoints, and the sweep's own files before, between and after.
+    assert len(points) >= 140 // stride
+    places = {point["before"].split("/")[1] for point in points if "/" in point["before"]}
+    wanted = {"seed=0", "seed=1"} | (
+        {".seed=1.toml", "seed=1.log", ".sweep.json", ".sweep.html"} if stride == 1 else set()
+    )
+    assert wanted <= places
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [6, longer(300)])
+def test_a_reader_in_a_loop_never_fails(base: TrainConfig, tmp_path: Path, steps: int) -> None:
+    """Every step is a checkpoint, and only the newest is kept: what a reader has begun to read is removed under it."""
+    out = tmp_path / "sweep"
+    process = start(replace(base, steps=steps), out, "--save-every", "1", "--keep-last", "1")
+    loaded = listed = 0
+    while process.poll() is None:
+        for run in find_runs(out):
+            assert summary(run).step <= steps
+            listed += 1
+            if (run / "model.safetensors").exists():
+                keysift.load(run)
+                loaded += 1
+        if (out / "sweep.json").exists():
+            json.loads((out / "sweep.json").read_text())
+    finish(process)
+    assert loaded > steps, f"it read only {loaded} models, and {listed} summaries"
 
 
 @pytest.mark.slow

@@ -155,17 +155,50 @@ def test_a_signal_under_torchrun_saves_and_leaves(
     all_readable(tmp_path / "run")
 
 
+# The command itself, telling when it begins to listen for signals and when it has heard one.
+LISTENING = """
+import sys
+from pathlib import Path
+from keysift.cli.main import main
+from keysift.train.signals import Stop
+enter, hear = Stop.__enter__, Stop._hear
+def listening(self):
+    enter(self)
+    Path(sys.argv[1], "listening").touch()
+    return self
+def heard(self, number, frame):
+    try:
+        hear(self, number, frame)
+    finally:
+        Path(sys.argv[1], "heard").touch()
+Stop.__enter__, Stop._hear = listening, heard
+sys.exit(main(sys.argv[2:]))
+"""
+
+
 @pytest.mark.slow
 def test_a_second_ctrl_c_does_not_wait(tiny: TrainConfig, tmp_path: Path) -> None:
     """A step of minutes: nothing is saved, and nothing is broken either."""
     config = replace(tiny, steps=1, batch_tokens=16 * 20_000, micro_tokens=16)
-    process = start("--config", toml(config, tmp_path / "config.toml"), "--out", tmp_path / "run")
-    while not (tmp_path / "run" / "metrics.jsonl").exists():
-        assert process.poll() is None, finish(process)
-        time.sleep(0.05)
-    time.sleep(1)
+    words = ["train", "--quiet", "--config", toml(config, tmp_path / "config.toml"), "--out", tmp_path / "run"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", LISTENING, str(tmp_path), *map(str, words)],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=environment(),
+    )
+
+    def wait_until(file: str) -> None:
+        while not (tmp_path / file).exists():
+            assert process.poll() is None, finish(process)
+            time.sleep(0.05)
+
+    wait_until("listening")
     press_control_c(process)
-    time.sleep(signals.SAME_WISH + 0.5)
+    # Only the process knows when it heard the first: on a busy machine that is later than it was sent.
+    wait_until("heard")
+    time.sleep(signals.SAME_WISH + 0.1)
     assert process.poll() is None, "one signal waits for the step"
     press_control_c(process)
     finish(process, code=130)

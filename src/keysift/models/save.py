@@ -124,11 +124,14 @@ def load(directory: Path | str) -> LanguageModel:
 
 @contextmanager
 def _watched(directory: Path) -> Iterator[Callable[[], bool]]:
-    """Tells whether another directory has the name now."""
+    """Tells whether another directory has the name now; the files of a run are links to its newest checkpoint."""
+
+    def real() -> str:
+        return os.path.dirname(os.path.realpath(directory / CONFIG))
 
     def seen() -> tuple[int, int] | None:
         try:
-            found = directory.stat()
+            found = os.stat(real())
         except OSError:
             return None
         return found.st_dev, found.st_ino
@@ -140,7 +143,7 @@ def _watched(directory: Path) -> Iterator[Callable[[], bool]]:
 
     try:
         # As long as it is held open, no other directory gets its number.
-        handle = os.open(directory, os.O_RDONLY)
+        handle = os.open(real(), os.O_RDONLY)
     except OSError:
         handle = None
     before = seen()

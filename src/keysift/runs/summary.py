@@ -1,6 +1,7 @@
 """What became of a run, read from its directory without loading a model. Free of torch."""
 
 import itertools
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,17 @@ from keysift.core import jsons
 from keysift.core.config import config
 from keysift.core.errors import DataError
 from keysift.runs.earlier import upgraded
-from keysift.runs.layout import DIAGNOSIS, ENVIRONMENT, METRICS, TIME_OVER, TRAIN, holds_a_run, in_use, saved
+from keysift.runs.layout import (
+    CHECKPOINTS,
+    DIAGNOSIS,
+    ENVIRONMENT,
+    METRICS,
+    TIME_OVER,
+    TRAIN,
+    holds_a_run,
+    in_use,
+    saved,
+)
 from keysift.runs.metrics import read
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -122,7 +133,12 @@ def find_runs(folder: Path) -> list[Path]:
     """Run directories in a folder, or the folder itself."""
     if holds_a_run(folder):
         return [folder]
-    return sorted(path.parent for path in folder.glob(f"**/{TRAIN}"))
+    found = []
+    for here, inside, _ in os.walk(folder):  # unlike glob it minds no folder that is removed meanwhile
+        if holds_a_run(Path(here)):
+            found.append(Path(here))
+            inside[:] = [name for name in inside if name != CHECKPOINTS]
+    return sorted(found)
 
 
 def sparkline(values: tuple[float, ...], width: int = 24) -> str:
