@@ -8,7 +8,7 @@ from tokenizers import Tokenizer as Engine
 from tokenizers import decoders, models, pre_tokenizers
 
 from keysift.data import bpe
-from keysift.data.decoder import byte_letters
+from keysift.data.decoder import WindowDecoder, byte_letters
 from keysift.data.tokenizer import Bytes, Tokenizer
 from tests.refusals import refuses
 
@@ -89,3 +89,16 @@ def test_text_that_is_no_utf8_and_ids_that_are_no_tokens_are_refused(tokenizer: 
         tokenizer.decoder().add(tokenizer.vocab_size)
     with refuses("ids 0 to"):
         tokenizer.decode([-1])
+
+
+def test_a_token_is_the_same_work_however_long_the_text_is() -> None:
+    """Counted, not timed: the tokens that are decoded for one."""
+    decoded = []
+
+    def decode(ids: list[int]) -> str:
+        decoded.append(len(ids))
+        return "".join(map(chr, ids))
+
+    decoder = WindowDecoder(decode, silent=())
+    assert "".join(decoder.add(97 + number % 26) for number in range(1000)).startswith("abc")
+    assert max(decoded) <= 2

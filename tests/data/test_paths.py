@@ -3,6 +3,7 @@
 import gzip
 import io
 import tarfile
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -97,9 +98,12 @@ def test_a_bomb_has_a_limit(name: str, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(files, "FREE_UNPACKED", 2**22)
     monkeypatch.setattr(files, "MOST_UNPACKED", 20)
     packed(tmp_path / name, b"0" * 2**25)
+    tracemalloc.start()
     with refuses("unpacks to more than 4,194,304 bytes, 20 times its size"):
         for _ in LocalFiles(str(tmp_path / name)).documents():
             pass
+    assert tracemalloc.get_traced_memory()[1] < 2**24, "all of it was held, and only then refused"
+    tracemalloc.stop()
     packed(tmp_path / name, b'{"text": "0"}\n' * 2**17)
     assert sum(len(document.text) for document in LocalFiles(str(tmp_path / name)).documents()) >= 2**17
 

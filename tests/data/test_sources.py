@@ -1,12 +1,14 @@
 import gzip
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keysift.data import find_source
+from keysift.core.errors import DataError
+from keysift.data import files, find_source
 from keysift.data import sources as module
 from keysift.data.files import LONGEST, LocalFiles, _cut
 from keysift.data.options import options
@@ -118,6 +120,47 @@ def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         texts(path)
     monkeypatch.setattr("keysift.data.files.find_spec", lambda name: None)
     with refuses(r"needs pyarrow to be read; run pip install 'keysift\[data\]'"):
+        texts(path)
+
+
+def test_a_parquet_bomb_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    monkeypatch.setattr(files, "FREE_UNPACKED", 2**22)
+    path = tmp_path / "a.parquet"
+    once = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 4000, pyarrow.int32()), ["x" * 2**18])
+    parquet.write_table(pyarrow.table({"text": once}), path, compression="zstd")
+    with refuses("a.parquet unpacks to more than 4,194,304 bytes, 200 times its size"):
+        texts(path)
+    assert pyarrow.default_memory_pool().max_memory() < 2**27, "the rows of a batch were unpacked at once"
+    parquet.write_table(pyarrow.table({"text": ["x" * 2**23]}), path, compression="zstd", use_dictionary=False)
+    with refuses("unpacks to more than"):
+        texts(path)
+
+
+def test_damage_inside_parquet_is_one_line(tmp_path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"text": [f"{number} words" for number in range(500)]}), path)
+    whole = path.read_bytes()
+    for at in range(4, len(whole), len(whole) // 40):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+        with suppress(DataError):
+            texts(path)
+    path.write_bytes(whole[:40] + bytes(1000) + whole[1040:])
+    with refuses("a.parquet (is not a parquet file|cannot be read)"):
+        texts(path)
+    broken = pyarrow.Array.from_buffers(
+        pyarrow.string(), 1, [None, pyarrow.py_buffer(b"\0\0\0\0\x02\0\0\0"), pyarrow.py_buffer(b"\xff\xfe")]
+    )
+    parquet.write_table(pyarrow.table({"text": broken}), path)
+    with refuses("is not a parquet file .*utf-8"):
+        texts(path)
+    parquet.write_table(pyarrow.table({"text": [1, 2]}), path)
+    with refuses("has int64 in its column 'text', which must be string"):
         texts(path)
 
 

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from keysift.core.errors import KeysiftError
 from keysift.models.generate import Generation, Request, generate, requests_of
 from keysift.models.language import LanguageModel
 from keysift.models.sample import Sampler, penalised
@@ -207,6 +208,22 @@ def test_draws_follow_the_distribution(model: LanguageModel) -> None:
     with torch.no_grad():
         chances = model(torch.tensor([[1, 2, 3]]))[0, -1].softmax(-1)
     assert (counts - chances).abs().max() < 0.04
+
+
+def test_a_past_that_no_memory_holds_is_refused_before_it_begins() -> None:
+    """A Multiscreen forgets what its windows have passed, so its text may have any length."""
+    softmax = shaken(TransformerConfig(vocab_size=9, depth=2, heads=2, width=8))
+    with refuses("the past of 2 texts of 1,000,000,000,003 tokens needs about .* lower max_new_tokens"):
+        generate(softmax, [[1, 2, 3], [1]], max_new_tokens=10**12)
+    for name in ("softmax", "differential_v1"):
+        plain = shaken(TransformerConfig(vocab_size=9, depth=2, heads=4, width=8, mechanism=name))
+        held = Generation(plain, requests_of([[1] * 60, [2]], max_new_tokens=4)).run()._cache.nbytes  # room for 64
+        with pytest.raises(KeysiftError) as caught:
+            generate(plain, [[1]] * 2, max_new_tokens=10**12 - 1)
+        estimate = float(str(caught.value).split("about ")[1].split(" GB")[0]) * 1e9
+        assert estimate == pytest.approx(held / 64 * 1e12, rel=0.02)
+    forgetful = Generation(opened(TINY, windows=(2.5, 6.0, 9.3)), requests_of([[1, 2]], max_new_tokens=10**12))
+    assert next(forgetful).token is not None
 
 
 def test_refusals(model: LanguageModel) -> None:

@@ -73,6 +73,13 @@ def test_every_field_of_a_model_by_every_way(arch: str, name: str, words: str, v
     assert read_facts(Run(tmp_path)) == facts
 
 
+@pytest.mark.parametrize("text", ["a = " + "[" * 100_000, "steps = " + "9" * 5000, "steps = \x00"], ids=len)
+def test_a_file_that_no_parser_survives_is_one_line(text: str, tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(text)
+    with refuses("own.toml is not TOML"):
+        read_toml(tmp_path / "own.toml")
+
+
 def test_every_ablation_trains(tiny: TrainConfig, tmp_path: Path) -> None:
     small = {"depth": 2, "steps": 1, "sample_tokens": 0}
     multiscreen = {"position": "rope", "norm": "none", "gate": False, "acceptance": 0.5, "key_width": 4}

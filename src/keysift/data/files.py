@@ -70,20 +70,27 @@ def _read(path: Path, section: int) -> Iterator[tuple[Document, int]]:
             yield document, raw.tell()
 
 
+def _most_unpacked(size: int) -> int:
+    return max(MOST_UNPACKED * size, FREE_UNPACKED)
+
+
+def _bomb(path: Path, most: int) -> DataError:
+    return DataError(
+        f"{path} unpacks to more than {most:,} bytes, {MOST_UNPACKED} times its size; if that is right, unpack it first"
+    )
+
+
 class _Unpacked(gzip.GzipFile):
     """A .gz that ends when it has become absurdly much longer: text packs ten to one, a bomb a thousand to one."""
 
     def __init__(self, path: Path, raw: BufferedReader) -> None:
         super().__init__(fileobj=raw, mode="rb")
         self._path = path
-        self._most = max(MOST_UNPACKED * path.stat().st_size, FREE_UNPACKED)
+        self._most = _most_unpacked(path.stat().st_size)
 
     def _watched(self, data: bytes) -> bytes:
         if self.tell() > self._most:
-            raise DataError(
-                f"{self._path} unpacks to more than {self._most:,} bytes, {MOST_UNPACKED} times its size; "
-                f"if that is right, unpack it first"
-            )
+            raise _bomb(self._path, self._most)
         return data
 
     def read(self, size: int | None = -1) -> bytes:
@@ -148,15 +155,27 @@ def _parquet(path: Path) -> Iterator[tuple[Document, int]]:
     import pyarrow  # an extra
     from pyarrow import parquet
 
+    size = path.stat().st_size
+    most, unpacked, number = _most_unpacked(size), 0, 0
     try:
-        file = parquet.ParquetFile(path)
-    except pyarrow.ArrowInvalid as error:
+        schema = parquet.read_schema(path)
+        if "text" not in schema.names:
+            raise DataError(f"{path} has no column 'text', got {', '.join(schema.names)}; rename the column")
+        kind = schema.field("text").type
+        kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
+        if kind not in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view()):
+            raise DataError(f"{path} has {kind} in its column 'text', which must be string; write it anew")
+        # As a dictionary a text that is repeated is held once: a few bytes can stand for a million long rows.
+        file = parquet.ParquetFile(path, read_dictionary=["text"])
+        rows, groups = max(file.metadata.num_rows, 1), range(file.metadata.num_row_groups)
+        if sum(file.metadata.row_group(group).total_byte_size for group in groups) > most:
+            raise _bomb(path, most)
+        for batch in file.iter_batches(batch_size=1024, columns=["text"]):
+            for value in batch.column(0):
+                text = text_of({"text": value.as_py()}, f"{path} row {number}")
+                number, unpacked = number + 1, unpacked + len(text)
+                if unpacked > most:
+                    raise _bomb(path, most)
+                yield Document(f"{path}:{number - 1}", text), size * number // rows
+    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
         raise DataError(f"{path} is not a parquet file ({error}); write it anew") from error
-    if "text" not in file.schema_arrow.names:
-        raise DataError(f"{path} has no column 'text', got {', '.join(file.schema_arrow.names)}; rename the column")
-    number, rows, size = 0, max(file.metadata.num_rows, 1), path.stat().st_size
-    for batch in file.iter_batches(batch_size=1024, columns=["text"]):
-        for text in batch.column(0).to_pylist():
-            document = Document(f"{path}:{number}", text_of({"text": text}, f"{path} row {number}"))
-            number += 1
-            yield document, size * number // rows

@@ -1,6 +1,7 @@
 """A causal model of transformers as a subject of the lens: loaded from a directory, a GGUF file or by name."""
 
 import logging
+import math
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,10 +11,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
 from keysift.core import jsons, memory
-from keysift.core.errors import DataError, UnsupportedError
+from keysift.core.errors import DataError, KeysiftError, UnsupportedError
 from keysift.hub.probe import probed
 from keysift.lens.record import About
 from keysift.lens.subject import Visit, pad
@@ -77,27 +79,64 @@ def open_pretrained(where: str) -> Pretrained:
     else:
         # Without a network transformers would try for half a minute; a downloaded model is found all the same.
         more, source = {"local_files_only": not _reachable()}, where
-    if path.exists():
-        _fits(path)
+    # Nothing that came with a model runs: no code of its own, and no pickle.
+    more["trust_remote_code"] = False
     with _quiet():
         try:
-            _check_config(transformers.AutoConfig.from_pretrained(source, **more), where)
+            config = transformers.AutoConfig.from_pretrained(source, **more)
+            _check_config(config, where)
+            config._attn_implementation = None  # it may name a kernel that transformers would download and run
+            if path.is_dir():
+                _check_weights(path, config, transformers)
+            if path.exists():
+                _fits(path)
             tokenizer = transformers.AutoTokenizer.from_pretrained(source, **more)
             # fp32 on a CPU; SDPA where the model has it, so that no layer holds its weights as a whole.
-            model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, **more)
+            model, found = transformers.AutoModelForCausalLM.from_pretrained(
+                source, config=config, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **more
+            )
+        except KeysiftError:
+            raise
         except ImportError as error:
             raise UnsupportedError(
                 f"{where} cannot be read with what is installed ({_first_line(error)}); for GGUF files "
                 f"pip install 'keysift[gguf]'"
             ) from error
-        except (OSError, ValueError, KeyError) as error:
-            if isinstance(error, UnsupportedError):
-                raise
+        except Exception as error:  # what is wrong with a file, transformers says in a dozen classes
+            if path.exists():
+                raise DataError(f"{where} is not a model that transformers can read ({_first_line(error)})") from error
             raise DataError(
                 f"{where} is neither a keysift model, nor a local Hugging Face directory, nor a name that can be "
                 f"downloaded ({_first_line(error)})"
             ) from error
+    if found["missing_keys"]:  # transformers would go on with random numbers in their place
+        missing = sorted(found["missing_keys"])
+        raise DataError(f"{where} lacks {len(missing)} of its weights, {missing[0]} among them; copy it again")
     return Pretrained(model, tokenizer, path.name if path.exists() else where)
+
+
+def _check_weights(path: Path, config: Any, transformers: Any) -> None:
+    """Refuses a model of many more numbers than its weights have, before memory is taken for it."""
+    tensors = numbers = 0
+    for file in path.glob("*.safetensors"):
+        with safe_open(file, framework="pt") as weights:
+            for name in weights.keys():  # noqa: SIM118
+                tensors, numbers = tensors + 1, numbers + math.prod(weights.get_slice(name).get_shape())
+    if not tensors:
+        raise UnsupportedError(
+            f"{path} holds no .safetensors; weights in other formats are not read, convert them first"
+        )
+    layers, asked = config.num_hidden_layers, numbers
+    if layers <= tensors:
+        with torch.device("meta"):
+            described = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        asked = sum(parameter.numel() for parameter in described.parameters())
+    # The output may be tied to the embedding in one and not in the other.
+    if layers > tensors or asked > 2 * numbers:
+        raise DataError(
+            f"{path}: config.json describes a model of {layers} layers, more than its weights can hold "
+            f"({tensors} tensors, {numbers:,} numbers); the two are not of one model"
+        )
 
 
 def _first_line(error: Exception) -> str:
@@ -116,7 +155,7 @@ def _reachable() -> bool:
 
 def _fits(path: Path) -> None:
     """Weights are read in fp32, so files of two or fewer bytes a number grow when loaded."""
-    files = [path] if path.is_file() else [*path.glob("*.safetensors"), *path.glob("pytorch_model*.bin")]
+    files = [path] if path.is_file() else list(path.glob("*.safetensors"))
     growth = 8 if path.suffix == ".gguf" else 2
     size = growth * sum(file.stat().st_size for file in files)
     memory.need(size, f"{path} in fp32", "close other programs or take a smaller model")
@@ -130,7 +169,9 @@ def _check_directory(path: Path) -> None:
         says = jsons.loads(config.read_text())
     except ValueError as error:
         raise DataError(f"{config} is not JSON ({error}); was it cut short?") from error
-    architectures = says.get("architectures") or []
+    architectures = says.get("architectures") or [] if isinstance(says, dict) else None
+    if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
+        raise DataError(f"{config} does not describe a model; was it written by transformers?")
     if architectures and not any(name.endswith(_CAUSAL) for name in architectures):
         raise UnsupportedError(
             f"{path} is a {architectures[0]}, which does not read from left to right; inspect needs a causal language "

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, Self, TypedDict, Unpack
 import torch
 from torch import Tensor
 
+from keysift.core import memory
 from keysift.core.config import config
 from keysift.core.errors import RangeError, ShapeError, UnsupportedError
 from keysift.models.language import LanguageModel
@@ -126,10 +127,24 @@ class Generation:
         """From the first prompt token to the last new one."""
         self._model = model
         self._cache = model.cache(len(requests), inference=inference)
+        self._refuse_too_long()
         self._end_id = end_id
         self._vocab_size = vocab_size
         self._chunk = chunk
         self._steps = self._run()
+
+    def _refuse_too_long(self) -> None:
+        """The keys and values of the longest text must fit in memory; what is computed comes on top."""
+        longest = max(len(row.request.prompt) + row.request.max_new_tokens for row in self.rows)
+        number = next(self._model.parameters()).element_size()
+        widths = (s.mechanism.key_maps * s.site.key_width + s.site.value_width for s in self._model._scalars())
+        slots = (store.slots_of(longest) for store in self._cache.stores)
+        size = sum(width * held for width, held in zip(widths, slots, strict=True)) * number * len(self.rows)
+        memory.need(
+            size,
+            f"the past of {len(self.rows)} texts of {longest:,} tokens",
+            "lower max_new_tokens, or give fewer texts",
+        )
 
     @property
     def tokens_per_second(self) -> float:

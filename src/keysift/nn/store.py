@@ -57,6 +57,10 @@ class Store:
     def nbytes(self) -> int:
         return sum(tensor.nbytes for tensor in self.entries.values())
 
+    def slots_of(self, tokens: int) -> int:
+        """Entries held for one row of so many tokens."""
+        return sum(int(min(limit, tokens)) for limit in self.limits)
+
     def extend(self, new: Mapping[str, Tensor], append: Append) -> InOrder:
         """Remember new entries (B G T X each) and give all that their queries may need to see."""
         some = next(iter(new.values()))

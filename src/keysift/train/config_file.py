@@ -11,11 +11,12 @@ from keysift.train.settings import apply
 
 def read_toml(path: Path) -> TrainConfig:
     try:
-        return apply(TrainConfig(), tomllib.loads(path.read_text()))
+        settings = tomllib.loads(path.read_text())
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error}); --config takes a TOML file, see recipes/") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, a number too long, nested without end
         raise ConfigError(f"{path} is not TOML ({error}); write lines like psi = 6") from error
+    return apply(TrainConfig(), settings)
 
 
 def to_toml(config: TrainConfig) -> str:
