@@ -37,7 +37,7 @@ test: $(READY)
 # or a sweep makes to its folder, and readers in a loop beside them; faults seeded in several processes.
 # `make test` runs a short version of each.
 SOAKED := tests/train/test_faults.py tests/train/test_distributed.py tests/sweep/test_sweep.py tests/house/test_training_faults.py \
-	tests/models/test_replacing.py tests/data/test_shards.py
+	tests/models/test_replacing.py tests/data/test_shards.py tests/house/test_trust_faults.py
 soak: $(READY)
 	SOAK=1 $(BIN)/python -m pytest -q -n 2 $(SOAKED)
 
