@@ -49,6 +49,7 @@ def shown(found: dict[str, Any]) -> str:
 def fuzz(place: Path, seed: int, *, seconds: float, most: int, only: int | None = None) -> dict[str, Any]:
     # Without colours and bars of our own, a control byte on the terminal is somebody else's.
     os.environ.update(TERM="dumb", NO_COLOR="1", XDG_CACHE_HOME=str(place / "cache"), HOME=str(place), COLUMNS="100")
+    os.environ.update(HF_HOME=str(place / "cache" / "hf"), HF_HUB_OFFLINE="1")  # nothing is looked for on the network
     made = material.make(place / "material")
     marker = place / material.MARKER
     planted = material.payloads(marker)

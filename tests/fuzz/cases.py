@@ -12,6 +12,11 @@ NUMERIC = ["nan", "inf", "-1", "0", "1e-40", "1e308", str(2**64), "9" * 400]
 WORDS = [*(word for word in HOSTILE if "\0" not in word), *NUMERIC, "", "--", "-", "$(id)", "softmax", "\udcff"]
 
 
+FAMILIES = "all happy families are alike"
+SWEPT = ("--steps", "1", "--quiet")
+GRID = ("--task", "passkey", "--lengths", "200", "--depths", "0.5", "--instances", "2")
+
+
 @dataclass(frozen=True)
 class Case:
     argv: list[str]
@@ -21,28 +26,66 @@ class Case:
 
 def draw(rng: random.Random, material: dict[str, Path], out: Path) -> Case:
     """`material` are the copies this case may spoil."""
-    run, text, corpus, bpe = (str(material[name]) for name in ("run", "text", "corpus", "bpe"))
+    run, text, corpus, bpe, hf = (str(material.get(name)) for name in ("run", "text", "corpus", "bpe", "hf"))
     prompt = ["--prompt", "def ", "--max-new-tokens", "2"]
-    recipe, page = str(material["recipe"] / "small.toml"), str(out / "page.html")
+    recipe, page, bench = (
+        str(material["recipe"] / "small.toml"),
+        str(out / "page.html"),
+        str(material["bench"] / "b.json"),
+    )
+    new, short = ["--steps", "1", "--out", str(out / "new"), "--quiet"], ["--text", FAMILIES, "--diagnostics-only"]
+    build, measured = ["--out", str(out / "built"), "--workers", "1"], ["--out", str(out / "measured")]
     files: list[tuple[list[str], str, list[Path]]] = [
         (["generate", run, *prompt], "run", []),
         (["generate", run, *prompt, "--expand-windows"], "run", []),
+        (["generate", run, "--prompt-file", f"{text}/story.txt", "--max-new-tokens", "2"], "text", []),
         (["runs", str(material["run"].parent)], "run", []),
         (["runs", run, "--json"], "run", []),
         (["train", "--resume", run, "--steps", "3", "--quiet"], "run", [material["run"]]),
         (["train", "--resume", run, "--steps", "3", "--dry-run"], "run", []),
-        (["train", "--data", corpus, *TINY, "--steps", "1", "--out", str(out / "new"), "--quiet"], "corpus", [out]),
-        (["train", "--data", text, *TINY, "--steps", "1", "--out", str(out / "new"), "--quiet"], "text", [out]),
+        (["train", "--data", text, "--arch", "transformer", "--match", run, "--context", "16", "--dry-run"], "run", []),
+        (["train", "--data", corpus, *TINY, *new], "corpus", [out]),
+        (["train", "--data", text, *TINY, *new], "text", [out]),
         (["train", "--config", recipe, "--out", str(out / "new"), "--quiet"], "recipe", [out]),
-        (["data", "build", text, "--out", str(out / "built"), "--workers", "1"], "text", [out]),
-        (["data", "build", text, "--tokenizer", bpe, "--out", str(out / "built"), "--workers", "1"], "bpe", [out]),
+        (["train", "--config", recipe, "--dry-run"], "recipe", []),
+        (
+            ["sweep", "--over", "seed=0,1", "--data", text, *TINY, *SWEPT, "--out", str(material["sweep"])],
+            "sweep",
+            [material["sweep"]],
+        ),
+        (["data", "build", text, *build], "text", [out]),
+        (["data", "build", text, *build], "text", [out]),
+        (["data", "build", text, "--tokenizer", bpe, *build], "bpe", [out]),
         (["data", "show", corpus], "corpus", []),
         (["data", "show", bpe], "bpe", []),
-        (["eval", "loss", run, "--text", f"{text}/story.txt", "--tokens", "40"], "run", []),
+        (["eval", "loss", run, "--text", f"{text}/story.txt", "--tokens", "40", *measured], "run", [out]),
+        (["eval", "positions", run, "--text", text, "--length", "32", "--documents", "2"], "text", []),
         (["eval", "windows", run, "--text", text, "--tokens", "20"], "text", []),
-        (["inspect", run, "--text", "all happy families", "--diagnostics-only", "-o", page], "run", [out]),
-        (["bench", "show", f"{run}/environment.json"], "run", []),
+        (["eval", "windows", run, "--text", corpus, "--tokens", "20", "--csv"], "corpus", []),
+        (["eval", "relevance", run, "--text", text, "--tokens", "20", *measured], "run", [out]),
+        (
+            ["eval", "retrieval", str(material["grid"] / "run"), *GRID, "--out", str(material["grid"] / "done")],
+            "grid",
+            [material["grid"]],
+        ),
+        (["eval", "stability", str(material["sweep"]), *measured], "sweep", [out]),
+        (["eval", "scaling", str(material["sweep"])], "sweep", []),
+        (["eval", "latency", bench, *measured], "bench", [out]),
+        (["inspect", run, *short, "-o", page], "run", [out]),
+        (["inspect", run, "--text", f"{text}/story.txt", "--tokens", "20", "--json"], "text", []),
+        (["compare", run, run, "--text", FAMILIES], "run", []),
+        (["play", "--no-open", "--model", run, "-o", page], "run", [out]),
+        (["bench", "show", bench], "bench", []),
+        (["bench", "show", bench, "--markdown"], "bench", []),
+        (["bench", "show", bench, "--svg"], "bench", []),
     ]
+    if "hf" in material:  # where transformers is installed
+        files += [
+            (["inspect", hf, *short, "-o", page], "hf", [out]),
+            (["inspect", hf, *short, "--json"], "hf", []),
+            (["compare", hf, run, "--text", FAMILIES, "-o", page], "hf", [out]),
+            (["play", "--no-open", "--model", hf, "--json"], "hf", []),
+        ]
     if rng.random() < 0.7:
         return Case(*rng.choice(files))
     word, other = rng.choice(WORDS), rng.choice(WORDS)
@@ -59,6 +102,16 @@ def draw(rng: random.Random, material: dict[str, Path], out: Path) -> Case:
         (["train", "--data", text, *TINY, "--steps", word, "--lr", other, "--out", str(out / "n"), "--dry-run"], [out]),
         (["data", "build", word, "--out", str(out / "built"), "--tokenizer", other], [out]),
         (["eval", "retrieval", run, "--lengths", word, "--instances", other], []),
+        (["eval", "loss", word, "--text", other], []),
+        (["eval", "scaling", word, "--out", str(out / "measured")], [out]),
+        (["sweep", "--over", word, "--each", other, "--steps", "1", "--out", str(out / "sweep")], [out]),
+        (["compare", word, other, "--text", word], []),
+        (["bench", word, "--out", str(out / "b.json")], [out]),
+        (["doctor", "--threads", word], []),
+        (["presets", word], []),
+        (["demo", "--seconds", word, "--json", "--out", str(out / "demo.html")], [out]),
+        (["demo", "--seconds", "0", "--out", str(out / "demo.html")], [out]),
+        (["play", "--no-open", "--model", word, "-o", str(out / "play.html")], [out]),
         (["inspect", word, "--text", other], []),
         (["play", "--no-open", "-o", str(out / "play.html")], [out]),
         ([word, other], []),

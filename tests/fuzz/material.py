@@ -1,6 +1,9 @@
 """What mutations start from: one of every directory and file that keysift reads, made by keysift itself."""
 
+import gzip
 import pickle
+import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 from keysift.cli.main import _main
@@ -34,10 +37,35 @@ def make(folder: Path) -> dict[str, Path]:
         ["data", "build", str(text / "story.txt"), "--tokenizer", "bpe:300", "--out", str(bpe), "--workers", "1"],
     ):
         assert _main(command) == 0, command
+    sweep, grid, bench = folder / "sweep", folder / "grid", folder / "bench"
+    flags = ["--over", "seed=0,1", "--data", str(text / "story.txt"), *TINY, "--steps", "1", "--quiet"]
+    assert _main(["sweep", "--out", str(sweep), *flags]) == 0
+    shutil.copytree(run, grid / "run", symlinks=True)
+    from tests.fuzz.cases import GRID
+
+    assert _main(["eval", "retrieval", str(grid / "run"), *GRID, "--out", str(grid / "done")]) == 0
+    bench.mkdir()
+    shutil.copy(Path(__file__).parents[2] / "docs" / "results" / "models.json", bench / "b.json")
+    _pack(text)
     recipe = folder / "recipe"
     recipe.mkdir()
     (recipe / "small.toml").write_text("psi = 2\nsteps = 1\ncontext = 16\nbatch_tokens = 32\n")
-    return {"text": text, "run": run, "corpus": corpus, "bpe": bpe, "recipe": recipe}
+    made = {"text": text, "run": run, "corpus": corpus, "bpe": bpe, "recipe": recipe}
+    made |= {"sweep": sweep, "grid": grid, "bench": bench}
+    if find_spec("transformers") is not None:
+        from tests.hub.models import saved
+
+        made["hf"] = saved(folder / "hf", "gpt2")
+    return made
+
+
+def _pack(text: Path) -> None:
+    (text / "packed.txt.gz").write_bytes(gzip.compress(TEXT.encode()))
+    if find_spec("pyarrow") is not None:
+        import pyarrow
+        from pyarrow import parquet
+
+        parquet.write_table(pyarrow.table({"text": TEXT.splitlines()}), text / "rows.parquet")
 
 
 def payloads(marker: Path) -> list[bytes]:

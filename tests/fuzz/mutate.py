@@ -55,11 +55,13 @@ def _remove(file: Path, rng: random.Random) -> str:
 def _turn_into(file: Path, rng: random.Random) -> str:
     """Something of another kind under the same name."""
     file.unlink()
-    kind = rng.choice(["folder", "loop", "dangling", "pipe-free link"])
+    kind = rng.choice(["folder", "loop", "dangling", "link to nothing", "pipe"])
     if kind == "folder":
         file.mkdir()
     elif kind == "loop":
         file.symlink_to(file.parent)
+    elif kind == "pipe":
+        os.mkfifo(file)
     elif kind == "dangling":
         file.symlink_to("nowhere")
     else:
@@ -76,6 +78,8 @@ def _plant(file: Path, rng: random.Random, payloads: list[bytes]) -> str:
 
 def _json(file: Path, rng: random.Random) -> str:
     """A value of a JSON file changed, or the whole replaced by another kind of document."""
+    if file.suffix == ".toml":
+        return _toml(file, rng)
     if rng.random() < 0.2:
         documents = ["[]", "null", "7", '"text"', "{}", "[" * 100_000, '{"a":' * 50_000, "{", "NaN"]
         file.write_text(rng.choice(documents))
@@ -91,6 +95,16 @@ def _json(file: Path, rng: random.Random) -> str:
         rng.choice(places)(rng.choice([*NUMBERS, *HOSTILE, [], {}, [[]]]))
     file.write_text("\n".join(json.dumps(line) for line in data) if lines is not None else json.dumps(data))
     return f"{file.name} with another value"
+
+
+def _toml(file: Path, rng: random.Random) -> str:
+    """A setting with another value."""
+    lines = file.read_text().splitlines()
+    at = rng.randrange(len(lines))
+    values = [json.dumps(value) for value in [*NUMBERS, *HOSTILE, [], {}] if value is not None]
+    lines[at] = f"{lines[at].split('=')[0]} = {rng.choice([*values, '[' * 100_000, '9' * 5000, 'nan', '1979-05-27'])}"
+    file.write_text("\n".join(lines))
+    return f"{file.name} with another setting"
 
 
 def _collect(data: Any, places: list[Callable[[Any], None]]) -> None:

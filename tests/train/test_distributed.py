@@ -1,5 +1,7 @@
 """Two processes equal one, by ddp and by fsdp2; what two saved one resumes, and back."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from keysift.train.loop import train
 from keysift.train.setup import accumulation_steps, autocast
 from tests.refusals import refuses
 from tests.train.in_process import losses
-from tests.train.processes import finish, start, toml
+from tests.train.processes import environment, finish, start, toml
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +60,31 @@ def test_another_cut_changes_rounding_only(config: TrainConfig, tmp_path: Path, 
     file = toml(replace(gentle, micro_tokens=16), tmp_path / "config.toml")
     finish(start("--config", file, "--out", tmp_path / "run", "--strategy", strategy, processes=2))
     assert losses(tmp_path / "run") == pytest.approx(losses(tmp_path / "alone"), abs=1e-5)
+
+
+_THREADS = """
+import sys
+from pathlib import Path
+from keysift.train.config_file import read_toml
+from keysift.train.loop import train
+train(read_toml(Path(sys.argv[1])), Path(sys.argv[2]), show=False)
+left = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+sys.stderr.write(f"threads left: {[name for name in left if 'gloo' in name]}\\n")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_no_thread_of_the_process_group_outlives_it(config: TrainConfig, tmp_path: Path, strategy: str) -> None:
+    """One that lets go of a tensor while Python ends aborts the process: now and then, on a busy machine."""
+    (tmp_path / "run.py").write_text(_THREADS)
+    file = toml(replace(config, steps=1, strategy=strategy, sample_tokens=0), tmp_path / "config.toml")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += [tmp_path / "run.py", file, tmp_path / "run"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment())
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stderr.count("threads left: []") == 2, done.stderr[-3000:]
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 Started by torchrun (RANK, WORLD_SIZE, LOCAL_RANK in the environment): gloo on CPU, nccl on CUDA.
 """
 
+import gc
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -12,6 +13,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
@@ -86,6 +88,9 @@ def joined(device: str) -> Iterator[World]:
         yield World(rank, size, place)
     finally:
         if size > 1:
+            # What a shared model holds of the group goes first, so that the group's threads end here. One that outlives
+            # this may still let go of the last tensor it was given, and if Python is ending by then, it aborts.
+            gc.collect()
             dist.destroy_process_group()
 
 
@@ -113,10 +118,11 @@ class Shared:
         self.world = world
         self.plain = model
         self.model: nn.Module = model
+        self._mesh: DeviceMesh | None = None
         if chosen == "ddp":
             self.model = DistributedDataParallel(model)
         elif chosen == "fsdp2":
-            _shard(model, world)
+            self._mesh = _shard(model, world)
         self.parameters = dict(model.named_parameters())
 
     def accumulating(self, last: bool) -> AbstractContextManager[object]:
@@ -136,6 +142,12 @@ class Shared:
             # The outermost module keeps what it gathered in a forward pass without backward; that is now out of date.
             self.model.reshard()
 
+    def close(self) -> None:
+        """Let go of the process group; see `joined`."""
+        if self._mesh is not None:
+            # torch remembers operations on shards, and with them the mesh, for as long as Python runs.
+            self._mesh._pg_registry.clear()
+
     def finish(self) -> None:
         """Average the gradients of what fully_shard leaves whole, as it does with what it shards."""
         if self.strategy == "fsdp2":
@@ -145,13 +157,14 @@ class Shared:
                     parameter.grad.div_(self.world.size)
 
 
-def _shard(model: LanguageModel, world: World) -> None:
+def _shard(model: LanguageModel, world: World) -> DeviceMesh:
     mesh = dist.device_mesh.init_device_mesh(world.device.type, (world.size,))
     # fully_shard cannot cut a tensor without axes; these few numbers stay whole everywhere.
     scalars = {parameter for parameter in model.parameters() if parameter.ndim == 0}
     for layer in model.layers:
         fully_shard(layer, mesh=mesh, ignored_params=scalars)
     fully_shard(model, mesh=mesh, ignored_params=scalars)
+    return mesh
 
 
 def whole(tensor: Tensor) -> Tensor:

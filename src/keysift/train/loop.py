@@ -72,6 +72,7 @@ def train(
         finally:
             if session is not None:
                 session.close()
+            session = None  # what it holds of the process group ends before the group does
             run.unlock()
     made = newest(out)
     assert made is not None
@@ -367,6 +368,7 @@ class Session:
     def close(self) -> None:
         self._closed = True
         self._pool.shutdown(cancel_futures=True)
+        self.shared.close()
         self.trackers.finish()
         if self.writer is not None:
             self.writer.close()
