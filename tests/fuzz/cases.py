@@ -4,6 +4,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
+from keysift.runs.layout import EVALS
 from tests.fuzz.material import TINY
 from tests.fuzz.mutate import HOSTILE
 
@@ -87,7 +88,7 @@ def draw(rng: random.Random, material: dict[str, Path], out: Path) -> Case:
             (["play", "--no-open", "--model", hf, "--json"], "hf", []),
         ]
     if rng.random() < 0.7:
-        return Case(*rng.choice(files))
+        return Case(*rng.choice([(argv, reads, _with_records(argv, writes)) for argv, reads, writes in files]))
     word, other = rng.choice(WORDS), rng.choice(WORDS)
     words: list[tuple[list[str], list[Path]]] = [
         (["generate", run, "--prompt", word, "--max-new-tokens", "2", "--temperature", other], []),
@@ -117,4 +118,9 @@ def draw(rng: random.Random, material: dict[str, Path], out: Path) -> Case:
         ([word, other], []),
     ]
     argv, writes = rng.choice(words)
-    return Case(argv, None, writes)
+    return Case(argv, None, _with_records(argv, writes))
+
+
+def _with_records(argv: list[str], writes: list[Path]) -> list[Path]:
+    """`keysift eval` keeps its record in the run it measured, unless told otherwise."""
+    return [*writes, Path(argv[2]) / EVALS] if argv[0] == "eval" and len(argv) > 2 else writes
