@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from keysift.evaluate.agreement import draw, no_worse_than_plain
-from keysift.kernels import parts
+from keysift.kernels import parts, sdpa
 from keysift.kernels.attend import attend, explain
 from keysift.kernels.call import check
 from keysift.kernels.positions import Positions
@@ -90,6 +90,38 @@ def test_keys_and_values_of_different_width(widths: tuple[int, int]) -> None:
     torch.testing.assert_close(attend("softmax", q, k, v), attend("softmax", q, k, v, backend="dense"))
 
 
+@pytest.fixture
+def _without_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a device, or with a torch, that has none: the public function runs."""
+    monkeypatch.setattr(sdpa, "_forward_op", None)
+
+
+WITHOUT_SINKS = ["softmax", "differential_v1", "softmax_minus_uniform", "ssmax", "softmax+value_gate"]
+
+
+@pytest.mark.usefixtures("_without_the_operator")
+@pytest.mark.parametrize("name", WITHOUT_SINKS)
+def test_the_public_function_agrees(name: str) -> None:
+    mechanism = find(name)
+    for t, s in ((1, 1), (1, 40), (5, 40), (40, 33), (40, 40)):
+        agrees(mechanism, t, s)
+    agrees(mechanism, 20, 33, causal=False)
+    agrees(mechanism, 20, 20, positions=Positions.packed([[3, 9, 8], [20]]))
+    keep = torch.rand(2, 1, 20, 40) > 0.3
+    keep[:, :, 7] = False
+    fast = agrees(mechanism, 20, 40, keep=keep)
+    assert (fast["output"][:, :, 7] == 0).all()
+    assert (fast["gradient of q"][:, :, 7] == 0).all()
+
+
+@pytest.mark.usefixtures("_without_the_operator")
+def test_the_public_function_has_no_sinks() -> None:
+    q = torch.randn(1, 1, 8, 4)
+    assert explain("softmax", q, q, q).backend == "sdpa"
+    said = "a sink needs the logarithm of the denominator, which only torch's operator for the CPU gives"
+    assert explain("softmax_sink", q, q, q).declined["sdpa"] == said
+
+
 def test_is_chosen_and_says_why_not() -> None:
     q = torch.randn(1, 1, 8, 4)
     assert explain("softmax", q, q, q).backend == "sdpa"
@@ -130,8 +162,6 @@ def test_compiles_whole(name: str) -> None:
 
 
 def test_the_operators_are_what_torch_expects() -> None:
-    from keysift.kernels import sdpa
-
     q, k, v = (torch.randn(1, 2, 6, 4, requires_grad=True) for _ in range(3))
     sink = torch.zeros(2, requires_grad=True)
     for inputs in (

@@ -53,7 +53,7 @@ def parts(pieces: Tensor | None, offset: int, causal: bool, queries: int, keys: 
 def _of_piece(
     row: int | None, query: int, queries: int, key: int, keys: int, offset: int, *, causal: bool
 ) -> Iterator[Part]:
-    if not causal:
+    if not causal or (queries and offset >= keys - 1):  # the first query sees every key
         yield Part(row, slice(query, query + queries), slice(key, key + keys), False)
         return
     blind = min(max(-offset, 0), queries)  # stand before the first key

@@ -1,4 +1,4 @@
-"""The softmax family on torch's fused attention kernel: no T x S tensor, forward or backward.
+"""The softmax family on torch's fused attention: no T x S tensor, forward or backward.
 
     w = gain (softmax(factor x, with a sink) - share softmax(factor y) - level)
 
@@ -7,8 +7,9 @@
     share    both maps run as heads of one call, and their outputs are subtracted
     level    times the sum of the visible values
 
-Parts of a row (a cache and the new tokens) are joined by their L, and the backward pass runs part by part with the L of
-the whole: exp(x - L) is then each part's true weight.
+On the CPU by torch's own operator, which gives L too: parts of a row (a cache and the new tokens) are joined by L, and
+the backward pass runs part by part with the L of the whole: exp(x - L) is then each part's true weight. Elsewhere by
+`torch.nn.functional.scaled_dot_product_attention`, with masks where parts would have to be joined, and without sinks.
 
 Letters: B batch, H heads, M maps, T queries, S keys, K key width, V value width.
 """
@@ -17,14 +18,16 @@ import math
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from keysift.kernels import dense, parts
-from keysift.kernels.call import Call, part, transformed
+from keysift.kernels.call import Call, has_tangents, part, transformed
 from keysift.mechanisms.rules import Softmax, counted
 
-_forward_op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-_backward_op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+# Not part of torch's public interface, so a version may lack them.
+_forward_op = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
+_backward_op = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)
 
 
 def declines(call: Call, return_weights: bool) -> str | None:
@@ -32,15 +35,23 @@ def declines(call: Call, return_weights: bool) -> str | None:
         return f"it computes softmaxes, and {call.mechanism.name} is none"
     if return_weights:
         return "it never forms the weights"
-    if call.q.device.type != "cpu":
-        return f"the tensors are on {call.q.device.type}"
+    if call.q.device.type == "meta":
+        return "the tensors are on meta"
+    if call.mechanism.rule.sink is not None and not _gives_log(call):
+        return "a sink needs the logarithm of the denominator, which only torch's operator for the CPU gives"
     if call.bias is not None and call.bias.requires_grad and torch.is_grad_enabled():
         return "torch's kernel has no gradient for a bias"
     if call.bias is not None and call.mechanism.rule.factor is not None:
         return f"{call.mechanism.name} multiplies the bias too, and torch's kernel has no gradient for a bias"
     if transformed():
         return "torch's kernel cannot be transformed by torch.func"
+    if has_tangents(call):
+        return "it has no forward-mode derivative"
     return None
+
+
+def _gives_log(call: Call) -> bool:
+    return call.q.device.type == "cpu" and _forward_op is not None and _backward_op is not None
 
 
 def run(call: Call) -> tuple[Tensor, None]:
@@ -80,11 +91,30 @@ def _softmax(call: Call, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -
         wide = max(width, values)
         q, k = (torch.nn.functional.pad(x, (0, wide - width)) for x in (q, k))
         v = torch.nn.functional.pad(v, (0, wide - values))
+    if not _gives_log(call):
+        return _public(call, q, k, v)[..., :values]
     if parts.cut(call) is None:
         return _in_blocks(call, q, k, v, sink)[..., :values]
     pieces = call.positions.pieces
     offset = call.positions.offset if pieces is None else 0
     return _attention(Inputs(q, k, v, sink, pieces, None, offset, call.causal, call.scale))[..., :values]
+
+
+def _public(call: Call, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    found = parts.cut(call)
+    if found is not None and len(found) == 1 and found[0].row is None:
+        one = found[0]
+        if one.queries == slice(0, q.shape[2]) and one.keys == slice(0, k.shape[2]):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=one.causal, scale=call.scale)
+    done = []
+    for queries, keys in parts.blocks(call):
+        mask = _mask(call, queries, keys, q)
+        seeing = (mask > -math.inf).any(-1, keepdim=True)  # a row without any key would be NaN
+        out = F.scaled_dot_product_attention(
+            *(q[:, :, queries], k[:, :, keys], v[:, :, keys]), torch.where(seeing, mask, 0.0), scale=call.scale
+        )
+        done.append(torch.where(seeing, out, 0.0))
+    return torch.cat(done, dim=2)
 
 
 def _in_blocks(call: Call, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> Tensor:
@@ -160,6 +190,7 @@ def _forward(x: Inputs) -> tuple[Tensor, Tensor]:
 
 
 def _forward_part(x: Inputs, piece: parts.Part) -> tuple[Tensor, Tensor]:
+    assert _forward_op is not None, "the public function runs instead"
     q, k, v = _of(x, piece)
     found: tuple[Tensor, Tensor] = _forward_op(q, k, v, 0.0, piece.causal, attn_mask=x.mask, scale=x.scale)
     return found
@@ -210,6 +241,7 @@ def _softmax_backward(dout: Tensor, out: Tensor, log: Tensor, *inputs: Any) -> t
 def _backward_part(
     x: Inputs, piece: parts.Part, dout: Tensor, out: Tensor, log: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
+    assert _backward_op is not None, "the public function runs instead"
     where = (piece.rows, slice(None), piece.queries)
     dq, dk, dv = _backward_op(
         dout[where], *_of(x, piece), out[where], log[where], 0.0, piece.causal, attn_mask=x.mask, scale=x.scale
