@@ -9,12 +9,15 @@ import torch
 from torch import Tensor
 
 from keysift.evaluate.agreement import answers, draw, no_worse_than_plain
+from keysift.evaluate.cached import check_cache
 from keysift.kernels import native, sums_cpu
-from keysift.kernels.attend import attend, explain
+from keysift.kernels.attend import attend, explain, only
 from keysift.kernels.positions import Positions
 from keysift.mechanisms import MECHANISMS, find
 from keysift.mechanisms.rules import RunningSums
 from keysift.mechanisms.spec import Mechanism
+from keysift.models.arch import TransformerArch
+from keysift.models.kinds import build, configure
 from tests.machine import needs_kernel
 from tests.refusals import refuses
 
@@ -173,6 +176,15 @@ def test_the_operators_are_what_torch_expects() -> None:
     shift = torch.zeros(1, 2, 6, requires_grad=True)
     torch.library.opcheck(sums_cpu._sums, (q, k, v, shift, None, 0, 3, 0.5, 0.0))
     torch.library.opcheck(sums_cpu._sums, (q, k, v, None, torch.tensor([[0, 1, 3, 1, 3, 0]]), 0, 5, 0.5, 1e-8))
+
+
+@pytest.mark.parametrize("name", ["softpick", "sigmoid_visible"])
+def test_caches(name: str) -> None:
+    """Through a cache, in calls of several lengths and token by token, logits are those of one forward pass."""
+    arch = TransformerArch(depth=2, heads=2, width=16, mechanism=name)
+    model = build(configure(arch, vocab_size=11, context=64), torch.Generator().manual_seed(0)).eval()
+    with only("sums_cpu"):
+        check_cache(model, (70, 3, 1, 1))
 
 
 @pytest.mark.slow

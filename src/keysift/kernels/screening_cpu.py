@@ -21,8 +21,13 @@ from keysift.mechanisms import screening
 FARTHEST = 1 << 59  # the kernel adds positions in 64 bits
 
 
+_TURNING = {(screening.prepare,): 0, (screening.prepare_unturned,): native.NO_ROTATION}
+_NORMING = {(screening.tanh_norm,): 0, (): native.NO_TANH}
+
+
 def declines(call: Call, return_weights: bool) -> str | None:
-    if _flags(call) is None:
+    flags = _flags(call)
+    if flags is None:
         return f"it computes screening, not {call.mechanism.name}"
     if return_weights:
         return "it never forms the weights"
@@ -30,7 +35,7 @@ def declines(call: Call, return_weights: bool) -> str | None:
         return f"the tensors are on {call.q.device.type}"
     if call.q.dtype not in native.DTYPES:
         return f"{call.q.dtype} is not supported"
-    if call.q.shape[3] < 2 and not (_flags(call) or 0) & native.NO_ROTATION:
+    if call.q.shape[3] < 2 and not flags & native.NO_ROTATION:
         return "the rotation needs a key width of at least 2"
     if call.keep is not None:
         return "a keep mask was given"
@@ -78,13 +83,11 @@ def run(call: Call) -> tuple[Tensor, None]:
 def _flags(call: Call) -> int | None:
     """Which pieces of screening the mechanism leaves out, or None if it is another mechanism."""
     mechanism = call.mechanism
-    turning = {(screening.prepare,): 0, (screening.prepare_unturned,): native.NO_ROTATION}
-    norming = {(screening.tanh_norm,): 0, (): native.NO_TANH}
     if mechanism.rule != screening.SCREENING.rule:
         return None
-    if mechanism.prepare not in turning or mechanism.finish not in norming:
+    if mechanism.prepare not in _TURNING or mechanism.finish not in _NORMING:
         return None
-    return turning[mechanism.prepare] | norming[mechanism.finish]
+    return _TURNING[mechanism.prepare] | _NORMING[mechanism.finish]
 
 
 def _problem(x: Inputs) -> Problem:
