@@ -17,7 +17,7 @@ $(READY): pyproject.toml constraints.txt $(wildcard csrc/*.h csrc/*.cpp csrc/CMa
 	@touch $(READY)
 
 demo: $(READY)
-	$(BIN)/keysift demo --out out/demo.html
+	$(BIN)/keysift demo
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from keysift.cli import demo
-from keysift.cli.demo import _unused
+from keysift.cli.demo_text import numbered
 from keysift.cli.main import _main, parse
 from keysift.kernels.weigh import weigh
 from keysift.mechanisms import MECHANISMS
@@ -87,14 +87,14 @@ def test_doctor_says_what_is_not_installed(monkeypatch: pytest.MonkeyPatch, caps
 
 def test_demo_marks_what_moved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "deep" / "demo.html"
-    text = keysift(capsys, "demo", "--out", str(page), "--seconds", "0")
+    text = keysift(capsys, "demo", "--text", "--out", str(page), "--seconds", "0")
     softmax = next(line for line in text.splitlines() if line.startswith("softmax "))
     assert "0.629* 0.231* 0.140" in softmax
     screening = next(line for line in text.splitlines() if line.startswith("screening "))
     assert "*" not in screening
     assert screening.rstrip().endswith("0 0 0")
     assert page.as_uri() in text
-    record = json.loads(keysift(capsys, "demo", "--out", str(page), "--json"))
+    record = json.loads(keysift(capsys, "demo", "--text", "--out", str(page), "--json"))
     assert len(record["rows"]) == len(MECHANISMS)
 
 
@@ -152,21 +152,24 @@ def test_a_value_a_config_refuses_is_one_line_and_a_wrong_flag_is_harmless(capsy
 
 def test_a_demo_keeps_the_run_of_an_earlier_one(tmp_path: Path) -> None:
     """It suggests to resume it; whoever did must find it again."""
-    assert _unused(tmp_path) == tmp_path / "demo-run"
-    (tmp_path / "demo-run").mkdir()
-    assert _unused(tmp_path) == tmp_path / "demo-run-2"
-    (tmp_path / "demo-run-2").mkdir()
-    assert _unused(tmp_path) == tmp_path / "demo-run-3"
+    places = numbered(tmp_path / "demo-run")
+    assert [next(places).name for _ in range(3)] == ["demo-run", "demo-run-2", "demo-run-3"]
     for wrong in (float("nan"), float("inf"), -1.0):
         with refuses("--seconds must be a number of seconds"):
-            demo.run(demo.Args(out=tmp_path / "x.html", seconds=wrong))
+            demo.run(demo.Args(text=True, out=tmp_path / "x.html", seconds=wrong))
+    with refuses("--seconds is of keysift demo --text"):
+        demo.run(demo.Args(out=tmp_path / "x", seconds=1.0))
+    with refuses("--steps is of the demo without --text"):
+        demo.run(demo.Args(text=True, steps=1))
+    with refuses("--steps must be at least 1, got 0"):
+        demo.run(demo.Args(out=tmp_path / "x", steps=0))
 
 
 def test_what_the_system_refuses_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     for argv in (
-        ["demo", "--seconds", "0", "--out", str(tmp_path)],
-        ["demo", "--seconds", "0", "--out", str(tmp_path / "file" / "x.html")],
+        ["demo", "--text", "--seconds", "0", "--out", str(tmp_path)],
+        ["demo", "--text", "--seconds", "0", "--out", str(tmp_path / "file" / "x.html")],
         ["data", "build", "abcdigits:documents=3", "--out", "a" * 300],
         ["generate", "a" * 300, "--prompt", "a"],
     ):

@@ -15,6 +15,7 @@ from keysift.cli.command import spelled
 from keysift.cli.main import _main
 from keysift.cli.retrieval_cells import Kept
 from keysift.core.config import from_dict, load
+from keysift.data.recall import Recall
 from keysift.data.tokenizer import Bytes
 from keysift.evaluate.measured import Cell, LossByPosition, Relevance, Retrieval, TextLoss, Windows, map_figures
 from keysift.models.multiscreen import MultiscreenConfig
@@ -22,6 +23,7 @@ from keysift.models.save import save
 from keysift.models.transformer import Transformer, TransformerConfig
 from keysift.nn.tap import trace
 from keysift.web import figures, run_figures
+from tests.evaluate.planted import retriever
 from tests.models.checks import opened
 from tests.refusals import refuses
 
@@ -81,6 +83,18 @@ def test_retrieval_resumes(model: Path, tmp_path: Path, capsys: pytest.CaptureFi
     kept.write_text(first.replace('"right": 0', '"right": 2') + "\n" + second[:30])
     again = json.loads(evaluate(capsys, *arguments, "--out", tmp_path, "--json"))
     assert [cell["right"] for cell in again["cells"]] == [2, 0]
+
+
+def test_a_planted_retriever_recalls_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    task = Recall()
+    save(retriever(task), tmp_path)
+    task.tokenizer.save(tmp_path)
+    arguments = ("retrieval", tmp_path, "--task", "recall", "--depths", 0, 1, "--instances", 2)
+    record = json.loads(evaluate(capsys, *arguments, "--json"))
+    assert sorted({cell["length"] for cell in record["cells"]}) == [64 * 2**n for n in range(7)]
+    assert {cell["right"] for cell in record["cells"]} == {2}
+    maps = json.loads(evaluate(capsys, "relevance", tmp_path, "--text", "recall", "--tokens", 20, "--json"))
+    assert maps["tokens"][-1].strip().endswith("?"), "a row of the task, queries at its end"
 
 
 def test_windows(model: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,7 +186,9 @@ def test_refusals(model: Path, text: Path, tmp_path: Path, monkeypatch: pytest.M
         call("retrieval", model, "--lengths", 0)
     with refuses("a context of 1,000,000,000,000 tokens needs about .* GB, .* ask for shorter lengths"):
         call("retrieval", model, "--lengths", 10**12, "--expand-windows")
-    with refuses("recall has 560 tokens and this model knows 257"):
+    with refuses("a map of 10,000,000 x 10,000,000 tokens for every head needs about .*; read fewer with --tokens"):
+        call("windows", model, "--tokens", 10**7)
+    with refuses("recall is for models trained on it, and this one reads bytes"):
         call("retrieval", model, "--task", "recall")
     with refuses("no runs in .*empty; make some with keysift sweep"):
         call("stability", tmp_path / "empty")

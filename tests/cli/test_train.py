@@ -229,9 +229,9 @@ def test_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_demo_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_of_text_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
-        call("demo", "--out", tmp_path / "demo.html", "--seconds", 3)
+        call("demo", "--text", "--out", tmp_path / "demo.html", "--seconds", 3)
     said = capsys.readouterr().out
     assert "untrained" in said
     assert sum(line.startswith("keysift ") for line in said.splitlines()) == 6, "three commands, twice"

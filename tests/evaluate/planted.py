@@ -12,7 +12,8 @@ def retriever(task: Recall) -> Multiscreen:
     width = letters + values
     model = Multiscreen(
         MultiscreenConfig(
-            vocab_size=task.vocab_size,
+            vocab_size=task.tokenizer.vocab_size,
+            context=task.length,
             depth=1,
             tiles=1,
             width=width,

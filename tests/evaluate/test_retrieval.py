@@ -9,10 +9,11 @@ from keysift.data.tokenizer import Bytes, Tokenizer
 from keysift.evaluate.measured import Cell, interval
 from keysift.evaluate.reading import read
 from keysift.evaluate.retrieval import Task, grid, settings_of
-from keysift.evaluate.tasks import AbcDigits, Mqar, Passkey, RecallTask
+from keysift.evaluate.tasks import AbcDigits, Mqar, Passkey, RecallTask, find_task, lengths_of
 from keysift.models.multiscreen import Multiscreen, MultiscreenConfig
 from keysift.models.transformer import Transformer, TransformerConfig
 from keysift.nn.inference import Inference
+from keysift.runs.text_model import TextModel
 from tests.evaluate.planted import retriever
 from tests.refusals import refuses
 
@@ -47,6 +48,26 @@ def test_an_untrained_model_guesses() -> None:
     model = Multiscreen(MultiscreenConfig(vocab_size=RECALL.vocab_size, depth=1, tiles=2, width=16)).eval()
     (cell,) = grid(model, RecallTask(RECALL), lengths=(64,), depths=(0.5,), settings=AS_TRAINED, instances=100)
     assert cell.right <= 10  # of 560 tokens, 16 of them values: chance is below 1 in 16
+
+
+def test_recall_of_two_hops_is_asked_beyond_the_training_length() -> None:
+    """The task follows from the tokenizer, and a model that knows nothing guesses."""
+    trained = Recall(hops=2, letters=8, values=8, length=32, queries=4)
+    torch.manual_seed(0)
+    shape = MultiscreenConfig(vocab_size=trained.tokenizer.vocab_size, depth=1, tiles=2, width=16, context=32)
+    found = TextModel(Multiscreen(shape), trained.tokenizer)
+    task = find_task("recall", found, seed=3, trained_on="recall:hops=2,letters=8,values=8,queries=4")
+    assert isinstance(task, RecallTask)
+    assert task.task == Recall(hops=2, letters=8, values=8, length=64, queries=4, seed=3)
+    lengths = lengths_of("recall", 32)
+    assert (lengths[0], lengths[-1]) == (32, 2048)
+    tokens, targets = task.row(0, length=2048, depth=0.0)
+    (at,) = (targets != IGNORE).nonzero()
+    needle = int(tokens[at[0]])
+    assert tokens[:2].tolist() == [needle, targets[at[0]]], "the needle stands first, with its value behind it"
+    assert (tokens[: -2 * 4 : 2] == needle).sum() == 1
+    (cell,) = grid(found.model, task, lengths=(32,), depths=(0.5,), settings=AS_TRAINED, instances=100)
+    assert cell.right <= 25  # chance is 1 in 8
 
 
 def test_done_cells_are_not_read_again() -> None:

@@ -1,44 +1,15 @@
 """Runs compared by rate and by size, from run directories written by hand: what diverged is shown and not averaged."""
 
-import json
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
 
-from keysift.core.provenance import Machine, Made
 from keysift.evaluate.measured_runs import Scaling, Stability
 from keysift.evaluate.trials import trials
-from keysift.runs.layout import CHECKPOINTS, DIAGNOSIS, ENVIRONMENT, MANIFEST, METRICS, TRAIN, name_of
-from keysift.train.config import TrainConfig, flatten
-from keysift.train.settings import apply
 from keysift.web import run_figures
-
-MACHINE = Machine(
-    cpu="", cores=1, threads=1, memory_gb=1, instruction_set="", python="", torch="", keysift="", commit="", load=0
-)
-MADE = Made(command="keysift eval", date="", seconds=0, machine=MACHINE)
-STEPS, WARMUP = 40, 20
-
-
-def write_run(path: Path, losses: list[float], parameters: int = 1000, saved: int = STEPS, **settings: Any) -> None:
-    config = apply(TrainConfig(), {"steps": STEPS, "warmup": WARMUP, "psi": 4, **settings})
-    (path / CHECKPOINTS / name_of(saved)).mkdir(parents=True)
-    (path / CHECKPOINTS / name_of(saved) / MANIFEST).write_text("{}")
-    (path / TRAIN).write_text(json.dumps({"config": flatten(config), "parameters": parameters}))
-    (path / ENVIRONMENT).write_text("[]")
-    lines = [{"step": n, "loss": loss} for n, loss in enumerate(losses, 1)]
-    if math.isfinite(losses[-1]):
-        lines[-1]["val_loss"] = losses[-1] + 0.5
-    else:
-        (path / DIAGNOSIS).write_text("{}")
-    (path / METRICS).write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-
-def falling(end: float) -> list[float]:
-    return [5.0] * WARMUP + [end] * (STEPS - WARMUP)
+from tests.runs.written import MADE, STEPS, WARMUP, falling, write_run
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def keysift(package: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_a_broken_compiler_gives_a_wheel_that_runs_the_demo(installed: Path) -> None:
-    done = keysift(installed, "demo", "--seconds", "0", "--out", "demo.html")
+    done = keysift(installed, "demo", "--text", "--seconds", "0", "--out", "demo.html")
     assert done.returncode == 0, done.stderr
     assert "The same key in different company" in done.stdout
     assert "<html" in (installed.parent / "demo.html").read_text()

@@ -1,97 +1,36 @@
-"""See the difference: one key in different company, through every mechanism, then a model trained before your eyes."""
+"""See the difference: two models learn to recall in minutes and are asked beyond their training length."""
 
-import shlex
 from pathlib import Path
 
 from keysift.core.config import config
-from keysift.core.errors import RangeError
-from keysift.core.shown import styled
-from keysift.evaluate.record import ContextExperiment
+from keysift.core.errors import ConfigError
 
 
 @config
 class Args:
-    out: Path = Path("out/demo.html")
-    """Where the page goes."""
-    seconds: float = 90.0
-    """How long the small model is trained; 0 leaves it out."""
+    out: Path | None = None
+    """Folder of the demo, out/demo if left out; with --text its page, out/demo.html."""
+    steps: int | None = None
+    """Training steps of each model; 1,000 if left out."""
+    text: bool = False
+    """Instead: one key in different company, through every mechanism, then a small model that learns to write."""
+    seconds: float | None = None
+    """With --text: how long the small model is trained, 90 if left out; 0 leaves it out."""
     json: bool = False
-    """Print the record of the first part as JSON instead of tables, and train nothing."""
+    """Print records as JSON instead of tables; with --text that of the first part, and nothing is trained."""
 
 
-def run(args: Args) -> None:
-    from keysift.cli import output
-    from keysift.evaluate.context import context_experiment
-    from keysift.web.context_page import context_page
+def run(args: Args) -> int:
+    if args.text:
+        from keysift.cli.demo_text import text_demo
 
-    if not 0 <= args.seconds < float("inf"):
-        raise RangeError(f"--seconds must be a number of seconds, got {args.seconds}; 0 trains nothing")
-    experiment = context_experiment()
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(context_page(experiment))
-    if args.json:
-        output.print_json(experiment)
-        return
-    _table(experiment)
-    console = output.console()
-    alone = sum(row.absolute for row in experiment.rows)
-    console.print(
-        styled(
-            ("*", "bold red"),
-            " moved although its own score did not: that weight compares keys, it does not judge one.\n"
-            f"{alone} of {len(experiment.rows)} mechanisms judge each key alone. 0 is exactly zero.",
-        ),
-        soft_wrap=True,
-    )
-    if args.seconds:
-        _train(args, experiment)
-    console.print(f"\nThe same as a page: {args.out.resolve().as_uri()}", soft_wrap=True)
+        if args.steps is not None:
+            raise ConfigError("--steps is of the demo without --text, which is trained for --seconds")
+        seconds = 90.0 if args.seconds is None else args.seconds
+        text_demo(args.out or Path("out/demo.html"), seconds=seconds, json=args.json)
+        return 0
+    from keysift.cli.demo_recall import recall_demo
 
-
-def _train(args: Args, experiment: ContextExperiment) -> None:
-    from keysift.cli import output
-    from keysift.train.demo import demo_training
-    from keysift.web.context_page import context_page
-    from keysift.web.training_section import training_section
-
-    console = output.console()
-    run = _unused(args.out.parent)
-    console.print(f"\nNow a small Multiscreen learns Python's standard library for {args.seconds:.0f} seconds.")
-    story = demo_training(args.seconds, run)
-    args.out.write_text(context_page(experiment, training_section(story)))
-    console.print(f"loss {story.losses[0]:.2f} -> {story.losses[-1]:.2f} nats a byte in {len(story.losses)} steps")
-    for title, text in (("untrained", story.before), ("trained", story.after)):
-        console.print(styled("\n", (title, "bold")))
-        output.print_plain(text)
-    console.print(styled("\n", ("Try next", "bold")))
-    where = shlex.quote(str(run))
-    output.print_plain(f"keysift train --resume {where} --minutes 5")
-    output.print_plain(f'keysift generate {where} --prompt "def " --max-new-tokens 200')
-    output.print_plain("keysift train --arch multiscreen --psi 6 --data YOUR.txt --minutes 2 --out runs/first")
-
-
-def _unused(folder: Path) -> Path:
-    """An earlier demo's run is the user's by now: it may have been resumed."""
-    names = ("demo-run", *(f"demo-run-{number}" for number in range(2, 10_000)))
-    return next(folder / name for name in names if not (folder / name).exists())
-
-
-def _table(experiment: ContextExperiment) -> None:
-    from keysift.cli import output
-    from keysift.web.number import number
-
-    table = output.table("The same key in different company")
-    table.add_column("mechanism", no_wrap=True)
-    for context in experiment.contexts:
-        rows = (", ".join(f"{score:g}" for score in row) for row in (context.scores, context.cosines))
-        table.add_column(f"{context.title}\n{next(rows)}\n(cosines {next(rows)})")
-    for row in experiment.rows:
-        cells = (
-            styled(" ").join(
-                styled((f"{number(w)}*", "bold red") if mark else number(w))
-                for w, mark in zip(weights, moved, strict=True)
-            )
-            for weights, moved in zip(row.weights, row.moved, strict=True)
-        )
-        table.add_row(row.mechanism, *cells)
-    output.console().print(table)
+    if args.seconds is not None:
+        raise ConfigError("--seconds is of keysift demo --text; without it two models are trained for --steps")
+    return recall_demo(args.out or Path("out/demo"), steps=args.steps, json=args.json, named=args.out is not None)

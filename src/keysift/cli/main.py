@@ -36,6 +36,7 @@ VERBS = (
     "sweep",
     "bench",
     "eval",
+    "report",
     "inspect",
     "compare",
 )
@@ -44,7 +45,7 @@ VERBS = (
 _MODULES = {"import": "import_model"}  # a reserved word is no name of a module
 
 # Of these, a sweep leaves computing to its runs, which share the cores; doctor says what the others would do.
-COMPUTING = ("check", "train", "generate", "demo", "bench", "sweep", "eval", "inspect", "compare", "doctor")
+COMPUTING = ("check", "train", "generate", "demo", "bench", "sweep", "eval", "report", "inspect", "compare", "doctor")
 _BUSY = Busy()
 PLUGINS = "KEYSIFT_PLUGINS"
 _ABOUT = "Attention that can say no. --plugin MODULE, anywhere, imports a module with mechanisms of your own."

@@ -19,13 +19,14 @@ from keysift.core.provenance import Made
 from keysift.evaluate import losses, measured, texts, tiles
 from keysift.evaluate import positions as by_position
 from keysift.evaluate import retrieval as grids
-from keysift.evaluate.room import need_room
+from keysift.evaluate.room import need_maps, need_room
 from keysift.evaluate.subject import find_subject
 from keysift.evaluate.tasks import find_task, lengths_of
 from keysift.lens.maps import relevance_maps
 from keysift.lens.ours import Ours
 from keysift.runs import machine
 from keysift.runs.layout import EVALS, holds_a_run
+from keysift.runs.summary import summary
 from keysift.web import figures
 
 Making = Callable[[], Made]
@@ -90,7 +91,8 @@ def positions(do: verbs.Positions, making: Making) -> Measured:
 
 def retrieval(do: verbs.Retrieval, making: Making) -> Measured:
     found, subject = find_subject(do.model)
-    task = find_task(do.task, found, seed=do.seed)
+    trained_on = summary(Path(do.model)).data if do.task == "recall" and holds_a_run(Path(do.model)) else ""
+    task = find_task(do.task, found, seed=do.seed, trained_on=trained_on)
     lengths = do.lengths or lengths_of(do.task, subject.trained_length)
     settings = grids.settings_of(do.beyond.rope_factors, expand_windows=do.beyond.expand_windows)
     need_room(found.model, lengths, settings.values())
@@ -120,6 +122,7 @@ def retrieval(do: verbs.Retrieval, making: Making) -> Measured:
 
 def windows(do: verbs.Windows, making: Making) -> Measured:
     found, subject = find_subject(do.model)
+    need_maps(found.model, do.tokens)
     ids, _ = texts.beginning(do.text, found.tokenizer, do.tokens)
     heads = tuple(tiles.heads(found.model, torch.from_numpy(ids)[None]))
     record = measured.Windows(subject=subject, text=do.text, tokens=len(ids), heads=heads, made=making())

@@ -9,6 +9,8 @@ from typing import Literal
 from keysift.core.config import config
 from keysift.core.provenance import Made
 
+AS_TRAINED = "as trained"  # the setting that changes nothing
+
 
 @config
 class Subject:
@@ -62,6 +64,33 @@ class Retrieval:
     made: Made
     format: Literal["keysift-retrieval"] = "keysift-retrieval"
     version: Literal[1] = 1
+
+    @property
+    def lengths(self) -> list[int]:
+        return sorted({cell.length for cell in self.cells})
+
+    @property
+    def depths(self) -> list[float]:
+        return sorted({cell.depth for cell in self.cells})
+
+    @property
+    def settings(self) -> list[str]:
+        return list(dict.fromkeys(cell.setting for cell in self.cells))
+
+    def best(self, length: int, depth: float) -> Cell:
+        """The setting with the most right answers; of equals the first, which is the model as trained."""
+        return max((c for c in self.cells if (c.length, c.depth) == (length, depth)), key=lambda c: c.right)
+
+    def over_depths(self, length: int, setting: str) -> Cell:
+        """All depths together; the depth of the cell is their mean."""
+        found = [c for c in self.cells if (c.length, c.setting) == (length, setting)]
+        return Cell(
+            length=length,
+            depth=sum(c.depth for c in found) / len(found),
+            setting=setting,
+            right=sum(c.right for c in found),
+            asked=sum(c.asked for c in found),
+        )
 
 
 @config

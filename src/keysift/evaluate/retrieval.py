@@ -15,7 +15,7 @@ import torch
 
 from keysift.core.errors import RangeError
 from keysift.data.batches import IGNORE
-from keysift.evaluate.measured import Cell
+from keysift.evaluate.measured import AS_TRAINED, Cell
 from keysift.evaluate.reading import read
 from keysift.models.language import LanguageModel
 from keysift.nn.inference import Inference
@@ -35,7 +35,7 @@ class Task(Protocol):
 
 def settings_of(rope_factors: Iterable[float] = (), *, expand_windows: bool | int = False) -> dict[str, Inference]:
     """Ways to run a model beyond its training length, by name; the first is the model as it was trained."""
-    found = {"as trained": Inference()}
+    found = {AS_TRAINED: Inference()}
     if expand_windows:
         found["windows expanded"] = Inference(expand_windows=expand_windows)
     for factor in rope_factors:

@@ -31,3 +31,12 @@ def need_room(model: LanguageModel, lengths: Iterable[int], inferences: Iterable
             for store in cache.stores
         )
         need(rows * (4 * held + working), f"a context of {longest:,} tokens", "ask for shorter lengths")
+
+
+def need_maps(model: LanguageModel, tokens: int) -> None:
+    """Refuses a text whose weights, tokens x tokens of every head of a layer, do not fit in memory."""
+    heads = max(scalars.sizes["H"] for scalars in model._scalars())
+    # The weights, what they are made from, and what is counted in them.
+    need(
+        3 * 4 * heads * tokens**2, f"a map of {tokens:,} x {tokens:,} tokens for every head", "read fewer with --tokens"
+    )

@@ -10,6 +10,7 @@ from keysift.core.errors import DataError, RangeError
 from keysift.data import abcdigits, mqar, passkey
 from keysift.data.abcdigits import Question
 from keysift.data.batches import IGNORE
+from keysift.data.options import options
 from keysift.data.recall import Recall
 from keysift.data.symbols import Symbols
 from keysift.data.tokenizer import Tokenizer
@@ -35,21 +36,30 @@ class RecallTask:
 
 
 HELD_OUT = 10**6  # added to the seed a model is trained with
-
-
 LENGTHS = (512, 1024, 2048)
 RATIOS = (1, 2, 4, 8, 16, 32, 64)
 
 
-def find_task(name: str, found: TextModel, *, seed: int) -> Task:
-    """A task by its name, for one model."""
+def find_task(name: str, found: TextModel, *, seed: int, trained_on: str = "") -> Task:
+    """A task by its name, for one model; `trained_on` is the data of its run, where that is known."""
     kinds: dict[str, type[AbcDigits | Passkey | Mqar]] = {"abcdigits": AbcDigits, "passkey": Passkey, "mqar": Mqar}
     if name != "recall":
         return kinds[name](found.tokenizer, seed=seed)
-    task = Recall.of(found.tokenizer, seed=seed) if isinstance(found.tokenizer, Symbols) else Recall(seed=seed)
-    if task.vocab_size > found.model.config.vocab_size:
-        raise DataError(f"recall has {task.vocab_size} tokens and this model knows {found.model.config.vocab_size}")
-    return RecallTask(task)
+    return RecallTask(recall_of(found.tokenizer, seed=seed, trained_on=trained_on))
+
+
+def recall_of(tokenizer: Tokenizer, *, seed: int = 0, length: int | None = None, trained_on: str = "") -> Recall:
+    """The task a model was trained on: its tokenizer names all but how many letters are asked, which its run tells."""
+    if not isinstance(tokenizer, Symbols):
+        raise DataError(
+            f"recall is for models trained on it, and this one reads {tokenizer.name}; "
+            f"train one with keysift train --data recall"
+        )
+    task = Recall.of(tokenizer, seed=seed)
+    queries = options(trained_on.partition(":")[2]).get("queries", task.queries)
+    # A row has whole pairs, and at least one for every letter asked.
+    length = max(2 * task.hops * queries, (length or task.length) // task.hops * task.hops)
+    return replace(task, queries=queries, length=length)
 
 
 def lengths_of(name: str, trained: int | None) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Texts to measure a model on: the beginning of a source, or its long documents whole."""
+"""Texts to measure a model on: the beginning of a source, or its long documents whole; of recall, one row."""
 
 import itertools
 from collections.abc import Iterator
@@ -7,8 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from keysift.core.errors import DataError, RangeError
+from keysift.data.recall import HELD_OUT
 from keysift.data.sources import Document, Source, find_source
 from keysift.data.tokenizer import Tokenizer
+from keysift.evaluate.tasks import recall_of
 
 Ids = npt.NDArray[np.int64]
 
@@ -18,6 +20,8 @@ def beginning(spec: str, tokenizer: Tokenizer, tokens: int) -> tuple[Ids, int]:
     for."""
     if tokens < 2:
         raise RangeError(f"at least 2 tokens are needed, so that one can be predicted; got {tokens}")
+    if spec.partition(":")[0] == "recall":
+        return _row(tokenizer, tokens)
     parts: list[Ids] = []
     held = 0
     for document in whole_documents(find_source(spec)):
@@ -30,6 +34,13 @@ def beginning(spec: str, tokenizer: Tokenizer, tokens: int) -> tuple[Ids, int]:
     if len(joined) < 2:
         raise DataError(f"{spec} holds fewer than 2 tokens; give a longer text")
     return joined, max(1, len(tokenizer.decode(joined[1:].tolist()).encode()))
+
+
+def _row(tokenizer: Tokenizer, tokens: int) -> tuple[Ids, int]:
+    """One row of the task the tokenizer is for."""
+    task = recall_of(tokenizer, length=tokens)
+    ids = task.row(HELD_OUT)[0]
+    return ids, len(tokenizer.decode(ids[1:].tolist()).encode())
 
 
 def long_documents(spec: str, tokenizer: Tokenizer, length: int, most: int) -> Iterator[Ids]:

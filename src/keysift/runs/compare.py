@@ -69,7 +69,7 @@ def compare(found: Sequence[Summary], names: Sequence[str] | None = None) -> Com
     """Best first, by bits per byte, so that tokenizers can be compared; runs without a figure last."""
     fields = _differing(found)
     order = sorted(range(len(found)), key=lambda at: _rank(found[at]))
-    called = names if names is not None else _names([Path(one.path) for one in found])
+    called = names if names is not None else short_names([Path(one.path) for one in found])
     best = next((at for at in order if _rank(found[at])[0] == 0), None)
     runs = tuple(
         Compared(
@@ -146,7 +146,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return statistics.mean(known) if len(known) == len(values) else None
 
 
-def _names(paths: list[Path]) -> list[str]:
+def short_names(paths: list[Path]) -> list[str]:
     """Each by its last part, or by as many as tell them apart."""
     for parts in range(1, 1 + max((len(path.parts) for path in paths), default=0)):
         names = [str(Path(*path.parts[-parts:])) for path in paths]

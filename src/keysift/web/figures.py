@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from keysift.core.errors import UnsupportedError
-from keysift.evaluate.measured import Cell, LossByPosition, Relevance, Retrieval, Windows
+from keysift.evaluate.measured import AS_TRAINED, LossByPosition, Relevance, Retrieval, Windows
 
 
 def write(draw: Callable[[Any], None], stem: Path, *, size: tuple[float, float] = (7.0, 4.0)) -> list[Path]:
@@ -25,9 +25,8 @@ def write(draw: Callable[[Any], None], stem: Path, *, size: tuple[float, float] 
 
 def retrieval(record: Retrieval) -> Callable[[Any], None]:
     """Context length by depth; the best setting is written in the cell where it is not the model as trained."""
-    lengths = sorted({cell.length for cell in record.cells})
-    depths = sorted({cell.depth for cell in record.cells})
-    best = {place: _best(record, *place) for place in ((length, depth) for depth in depths for length in lengths)}
+    lengths, depths = record.lengths, record.depths
+    best = {(length, depth): record.best(length, depth) for depth in depths for length in lengths}
 
     def draw(axes: Any) -> None:
         shares = [[best[length, depth].accuracy for length in lengths] for depth in depths]
@@ -51,14 +50,6 @@ def retrieval(record: Retrieval) -> Callable[[Any], None]:
         axes.figure.colorbar(picture, ax=axes, label="share of answers that were right")
 
     return draw
-
-
-AS_TRAINED = "as trained"
-
-
-def _best(record: Retrieval, length: int, depth: float) -> Cell:
-    """The setting with the most right answers; of equals the first, which is the model as trained."""
-    return max((c for c in record.cells if (c.length, c.depth) == (length, depth)), key=lambda c: c.right)
 
 
 def positions(record: LossByPosition) -> Callable[[Any], None]:
