@@ -1,4 +1,5 @@
-"""Rewrite the generated blocks of README and docs, and the plots of stored results: `make docs`.
+"""Rewrite the generated blocks of README and docs, the plots of stored results and the pages of the evidence:
+`make docs`.
 
 A house test fails where a block or a plot is out of date.
 
@@ -19,6 +20,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "docs" / "results"
 BLOCK = re.compile(r"(<!-- generated: (?P<command>[^\n]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 FILES = {f"docs/picture-{scheme}.svg": f"keysift play --picture {scheme}" for scheme in ("light", "dark")}
@@ -42,9 +44,16 @@ def output(command: str) -> str:
 
 def plots() -> dict[Path, str]:
     """The SVG beside each stored result that has lengths to plot."""
-    files = sorted((ROOT / "docs" / "results").glob("*.svg"))
+    files = [file for file in sorted(RESULTS.glob("*.svg")) if file.with_suffix(".json").exists()]
     commands = {file: f"keysift bench show docs/results/{file.stem}.json --svg" for file in files}
     return {file: output(command) + "\n" for file, command in commands.items()}
+
+
+def evidence() -> dict[str, str]:
+    """The pages and figures of docs/results that follow from the records in docs/results/evidence."""
+    from keysift.web.evidence import rendered
+
+    return rendered(RESULTS / "evidence")
 
 
 def index() -> str:
@@ -71,6 +80,8 @@ def _entry(page: Path) -> str:
 if __name__ == "__main__" and sys.argv[1:] == ["--index"]:
     sys.stdout.write(index() + "\n")
 elif __name__ == "__main__":
+    for name, text in evidence().items():
+        (RESULTS / name).write_text(text)
     for name, command in FILES.items():
         (ROOT / name).write_text(output(command) + "\n")
     for file, drawn in plots().items():

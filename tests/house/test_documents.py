@@ -88,6 +88,11 @@ def test_plots_are_of_their_results() -> None:
         assert file.read_text() == drawn, f"{file.name} is out of date: run `make docs`"
 
 
+def test_pages_of_the_evidence_follow_from_its_records() -> None:
+    for name, text in generate.evidence().items():
+        assert (generate.RESULTS / name).read_text() == text, f"{name} is out of date: run `make docs`"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", generate.FILES)
 def test_generated_files_are_current(name: str) -> None:

@@ -1,0 +1,140 @@
+"""Verdicts follow from the numbers by the stated rule, both ways, and say undecided where there is too little."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keysift.models.arch import MultiscreenArch, TransformerArch
+from keysift.sweep import claims
+from keysift.sweep.groups import Difference, Sample, at_best, groups, label
+from keysift.sweep.records import Record, read_records, write_records
+from keysift.train.config import TrainConfig, flatten
+from keysift.web import evidence
+
+OURS, THEIRS = MultiscreenArch.psi(2), TransformerArch(depth=1, heads=2, width=8)
+
+
+def made(
+    model: MultiscreenArch | TransformerArch = OURS,
+    loss: float = 2.0,
+    seed: int = 0,
+    lr: float = 0.01,
+    parameters: int = 1000,
+    state: str = "finished",
+    lengths: dict[tuple[int, str], int] | None = None,
+    **fields: Any,
+) -> Record:
+    config = TrainConfig(model=model, steps=9, lr=lr, seed=seed, weight_decay=0.0, **fields)
+    cells = [
+        {"ratio": ratio, "setting": setting, "right": right, "asked": 100, "length": 64 * ratio, "depth": 0.5}
+        for (ratio, setting), right in (lengths or {}).items()
+    ]
+    return Record(
+        name=f"{label(flatten(config))}_{parameters}_lr={lr:g}_seed={seed}",
+        asked={},
+        settings=flatten(config),
+        parameters=parameters,
+        stream="",
+        state=state,
+        step=9,
+        seconds=60.0,
+        warmed=3.0,
+        ended=loss,
+        val_loss=loss,
+        bits_per_byte=None,
+        accuracy=None,
+        validations=[[9, loss]],
+        curves={},
+        sessions=[{"began": "2026-01-01T00:00", "commit": "c", "cpu": "one", "threads": 1, "torch": "2", "load": 0.0}],
+        measures={"lengths": cells} if cells else {},
+    )
+
+
+def seeds(losses: tuple[float, ...], **rest: Any) -> list[Record]:
+    return [made(loss=loss, seed=seed, **rest) for seed, loss in enumerate(losses)]
+
+
+def test_a_difference_is_decided_by_twice_its_error_and_three_seeds() -> None:
+    low = Sample((1.0, 1.1, 0.9))
+    assert Difference(Sample((1.5, 1.6, 1.4)), low).word == "reproduced at this scale"
+    assert Difference(low, Sample((1.5, 1.6, 1.4))).word == "not reproduced"
+    assert Difference(Sample((1.1, 1.2, 1.0)), low).word == "undecided", "0.1 with a standard error of 0.08"
+    assert Difference(Sample((1.5, 1.6)), low).word == "undecided"
+    assert "only 2 seeds" in str(Difference(Sample((1.5, 1.6)), low))
+    assert "only 1 seed on" in str(Difference(Sample((1.5,)), low))
+
+
+def test_the_best_rate_has_every_seed() -> None:
+    found = groups([*seeds((2.0, 2.1, 2.2), lr=0.1), made(loss=1.0, lr=0.2), made(loss=0.5, lr=0.3, state="diverged")])
+    (best,) = at_best(found)
+    assert best.rate == 0.1
+    assert [one.diverged for one in found] == [0, 0, 1]
+    assert found[2].losses is None
+
+
+def test_stability() -> None:
+    calm, wild = seeds((2.0,) * 3), seeds((2.0, 2.0, 9.0), model=THEIRS)
+    wild[2] = replace(wild[2], state="diverged")
+    assert claims.stability(groups([*calm, *wild]))[0].word == "reproduced at this scale"
+    assert claims.stability(groups([*calm, *seeds((2.0,) * 3, model=THEIRS)]))[0].word == "not reproduced"
+    assert claims.stability(groups([*calm, *wild[1:]]))[0].word == "undecided"
+    assert "no record" in claims.stability(groups(calm))[0].why
+
+
+def test_retrieval() -> None:
+    open_start = replace(OURS, acceptance_start=(0.98,))
+    ours = [made(open_start, seed=n, lengths={(16, "as trained"): 90 + n}) for n in range(3)]
+    cells = {(16, "as trained"): 40, (16, "RoPE scaled"): 99}
+    theirs = [made(THEIRS, seed=n, lengths={key: right - n for key, right in cells.items()}) for n in range(3)]
+    words = [verdict.word for verdict in claims.retrieval(groups([*ours, *theirs]))]
+    assert words == ["reproduced at this scale", "not reproduced"]
+    assert [verdict.word for verdict in claims.retrieval(groups(ours))] == ["undecided"] * 2
+
+
+def test_parts_and_starts() -> None:
+    whole, gateless = seeds((2.0, 2.01, 1.99)), seeds((2.2, 2.21, 2.19), model=replace(OURS, gate=False))
+    found = {verdict.claim: verdict.word for verdict in claims.worse_without(groups([*whole, *gateless]))}
+    assert found["Screening is worse with no gate"] == "reproduced at this scale"
+    assert found["Screening is worse with RoPE"] == "undecided"
+    spread = seeds((2.2, 2.21, 2.19), model=replace(OURS, acceptance_start=(0.5, 0.98)))
+    words = {verdict.claim: verdict.word for verdict in claims.starts(groups([*whole, *spread]))}
+    assert list(words.values()) == ["undecided", "not reproduced"]
+
+
+def test_parameters_at_equal_loss() -> None:
+    """The Transformer needs 2,000 parameters for what 1,000 do: halfway between 1,000 and 4,000 on a log scale."""
+    theirs = [r for size, loss in ((1000, 3.0), (4000, 2.0)) for r in seeds((loss,) * 3, model=THEIRS, parameters=size)]
+    ours = [r for size, loss in ((1000, 2.5), (1500, 2.25)) for r in seeds((loss,) * 3, parameters=size)]
+    (verdict,) = claims.fewer_parameters(groups([*ours, *theirs]))
+    assert verdict.word == "reproduced at this scale"
+    assert "0.50, 0.53 times" in verdict.why
+    more = [r for size, loss in ((3000, 2.5), (9000, 2.25)) for r in seeds((loss,) * 3, parameters=size)]
+    assert claims.fewer_parameters(groups([*more, *theirs]))[0].word == "not reproduced"
+    assert claims.fewer_parameters(groups([*ours[1:], *theirs]))[0].word == "undecided"
+    assert "no record" in claims.fewer_parameters(groups(theirs))[0].why
+
+
+def test_labels() -> None:
+    assert label(flatten(TrainConfig(model=replace(THEIRS, mechanism="ssmax", qk_norm=True)))) == (
+        "Transformer, ssmax, QK norm"
+    )
+    odd = replace(OURS, position="none", norm="none", acceptance=1.0)
+    assert label(flatten(TrainConfig(model=odd, weight_decay=0.1))) == (
+        "Multiscreen, no position, no TanhNorm, r = 1, decay 0.1"
+    )
+
+
+@pytest.mark.parametrize("page", claims.PAGES, ids=lambda page: page.key)
+def test_a_page_with_and_without_records(page: claims.Page, tmp_path: Path) -> None:
+    names = {f"{one.key}.md" for one in claims.PAGES} | {"README.md"}
+    assert set(evidence.rendered(tmp_path)) == names
+    records = [*seeds((2.0, 2.1, 2.2)), *seeds((3.0,), model=THEIRS, lengths={(1, "as trained"): 50})]
+    write_records(tmp_path / f"{page.study}.jsonl", records)
+    assert list(read_records(tmp_path / f"{page.study}.jsonl").values()) == records
+    files = evidence.rendered(tmp_path)
+    assert files[f"{page.key}.svg"].startswith("<svg xmlns")
+    assert "2.1000 ± 0.1000" in files[f"{page.key}.md"]
+    assert "4 runs, 4 minutes" in files[f"{page.key}.md"]
+    assert page.study in files["README.md"]
