@@ -131,7 +131,8 @@ def _is_rule(kind: object) -> bool:
 
 def test_numbers_of_tables_are_generated() -> None:
     """A Markdown table typed by hand is a second copy of some fact; only the log and decisions may hold one."""
+    whole = {generate.RESULTS / name for name in generate.evidence()}
     for page in PAGES:
-        rest = generate.BLOCK.sub("", page.read_text())
+        rest = "" if page in whole else generate.BLOCK.sub("", page.read_text())
         rest = re.sub(r"^```.*?^```", "", rest, flags=re.DOTALL | re.MULTILINE)
         assert not re.search(r"^\|.*\d.*\|$", rest, flags=re.MULTILINE), page
