@@ -155,6 +155,15 @@ PAGES = (
         decide=retrieval,
     ),
     Page(
+        key="e2-one-hop-long",
+        title="E2: one-hop recall beyond the training length, trained for longer",
+        study="one-hop-long",
+        figure="lengths",
+        rule=f"the accuracies differ {RULE}",
+        larger="the same on ABCDigits with models trained on text at 2^12 tokens, and at 32 and 64 times the length",
+        decide=retrieval,
+    ),
+    Page(
         key="e5-ablations",
         title="E5: screening without its parts, on text",
         study="ablation-text",
