@@ -93,6 +93,20 @@ def test_retrieval() -> None:
     assert [verdict.word for verdict in claims.retrieval(groups(ours))] == ["undecided"] * 2
 
 
+def test_beyond_the_training_length() -> None:
+    def read(model: MultiscreenArch | TransformerArch, seed: int, far: float, scaled: float) -> Record:
+        told = ((128, "as trained", 2.0), (2048, "as trained", far), (2048, "RoPE scaled", scaled))
+        points = [{"context": at, "setting": setting, "nats": nats + seed / 100} for at, setting, nats in told]
+        return replace(made(model, seed=seed), measures={"positions": points})
+
+    records = [read(OURS, n, 2.1 + n / 100, 0.0) for n in range(3)]
+    records += [read(THEIRS, n, 3.0 + n / 100, 1.9 + n / 100) for n in range(3)]
+    found = claims.beyond(groups(records))
+    assert [verdict.word for verdict in found] == ["reproduced at this scale", "not reproduced"]
+    assert "+0.110 against +1.010" in found[0].why
+    assert [verdict.word for verdict in claims.beyond(groups(records[:3]))] == ["undecided"] * 2
+
+
 def test_parts_and_starts() -> None:
     whole, gateless = seeds((2.0, 2.01, 1.99)), seeds((2.2, 2.21, 2.19), model=replace(OURS, gate=False))
     found = {verdict.claim: verdict.word for verdict in claims.worse_without(groups([*whole, *gateless]))}

@@ -74,6 +74,31 @@ def stability(found: Sequence[Group]) -> list[Verdict]:
     return verdicts
 
 
+def beyond(found: Sequence[Group]) -> list[Verdict]:
+    ours, theirs = _named(found, "Multiscreen"), _named(found, "Transformer")
+    verdicts = []
+    for setting, words in (("as trained", "as it was trained"), ("RoPE scaled", "with RoPE scaled to the length")):
+        claim = (
+            f"At eight times its training length the loss of a Multiscreen has risen less than a Transformer's {words}"
+        )
+        low, high = _rise(ours, "as trained"), _rise(theirs, setting)
+        if low is None or high is None:
+            verdicts.append(missing(claim, "loss by position of both"))
+            continue
+        gap = Difference(high, low)
+        verdicts.append(Verdict(claim, gap.word, f"{low.mean:+.3f} against {high.mean:+.3f} nats: {gap}"))
+    return verdicts
+
+
+def _rise(group: Group | None, setting: str) -> Sample | None:
+    """From half the training length, as trained, to eight times it."""
+    near = group.at_position(0.5, "as trained") if group else None
+    far = group.at_position(8, setting) if group else None
+    if near is None or far is None:
+        return None
+    return Sample(tuple(b - a for a, b in zip(near.values, far.values, strict=True)))
+
+
 def worse_without(found: Sequence[Group]) -> list[Verdict]:
     whole = _named(found, "Multiscreen")
     verdicts = []
@@ -162,6 +187,15 @@ PAGES = (
         rule=f"the accuracies differ {RULE}",
         larger="the same on ABCDigits with models trained on text at 2^12 tokens, and at 32 and 64 times the length",
         decide=retrieval,
+    ),
+    Page(
+        key="e3-positions",
+        title="E3: loss by position beyond the training length",
+        study="positions",
+        figure="positions",
+        rule=f"the rises differ {RULE}",
+        larger="a loss that goes on falling with the past, which takes models that use a long past at all",
+        decide=beyond,
     ),
     Page(
         key="e5-ablations",

@@ -63,6 +63,15 @@ class Group:
                 found.append(sum(cell["right"] for cell in cells) / sum(cell["asked"] for cell in cells))
         return Sample(tuple(found)) if found else None
 
+    def at_position(self, ratio: float, setting: str) -> Sample | None:
+        """Loss with so many training lengths before the predicted token."""
+        found = []
+        for one in self.records:
+            at = ratio * one.settings["context"]
+            points = [p for p in one.measures.get("positions", []) if p["context"] == at and p["setting"] == setting]
+            found += [point["nats"] for point in points]
+        return Sample(tuple(found)) if found else None
+
 
 def groups(records: Iterable[Record]) -> list[Group]:
     together: dict[tuple[str, float, int], list[Record]] = {}

@@ -9,6 +9,7 @@ from keysift.sweep.records import Record, read_records
 from keysift.web.chart import Axis, Line, as_file, chart
 
 RATIOS = (1, 2, 4, 8, 16, 32, 64)
+POSITIONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 SETTINGS = ("as trained", "windows expanded", "RoPE scaled")
 
 
@@ -66,6 +67,7 @@ def figure(one: Page, found: Sequence[Group]) -> str:
         "rates": _rates,
         "bars": _rates,
         "sizes": _sizes,
+        "positions": _positions,
     }
     return as_file(draw[one.figure](found))
 
@@ -78,6 +80,16 @@ def _lengths(found: Sequence[Group]) -> str:
             lines += [Line(f"{one.label}, {setting}", points)] if points else []
     x = Axis("length, as a multiple of the training length", log=True, marks=RATIOS, show=lambda v: f"{v:g}x")
     return chart("accuracy by length", lines, x=x, y=Axis("share of answers that are right"))
+
+
+def _positions(found: Sequence[Group]) -> str:
+    lines = []
+    for one in at_best(found):
+        for setting in SETTINGS:
+            points = [(ratio, sample.mean) for ratio in POSITIONS if (sample := one.at_position(ratio, setting))]
+            lines += [Line(f"{one.label}, {setting}", points)] if points else []
+    x = Axis("tokens before the predicted one, in training lengths", log=True, marks=POSITIONS)
+    return chart("loss by position", lines, x=x, y=Axis("nats"))
 
 
 def _rates(found: Sequence[Group]) -> str:
@@ -113,6 +125,16 @@ def _table(one: Page, found: Sequence[Group]) -> list[str]:
                 samples = [group.retrieved(ratio, setting) for ratio in RATIOS]
                 if any(samples):
                     cells = [_cell(sample, "{:.0%}") for sample in samples]
+                    lines.append(_row(group.label, setting, *_facts(group), *cells))
+        lines += ["", "Every rate:", ""]
+    elif one.figure == "positions":
+        lines = ["At its best rate, nats with so many training lengths before, mean and standard deviation:", ""]
+        lines += _head("model", "setting", "parameters", "rate", "seeds", *(f"{ratio:g}x" for ratio in POSITIONS))
+        for group in at_best(found):
+            for setting in SETTINGS:
+                samples = [group.at_position(ratio, setting) for ratio in POSITIONS]
+                if any(samples):
+                    cells = [_cell(sample, "{:.3f}") for sample in samples]
                     lines.append(_row(group.label, setting, *_facts(group), *cells))
         lines += ["", "Every rate:", ""]
     else:
