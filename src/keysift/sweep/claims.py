@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from keysift.sweep.groups import SEEDS, Difference, Group, Word, at_best
+from keysift.sweep.groups import SEEDS, Difference, Group, Sample, Word, at_best
 
 RULE = "by more than twice the standard error of the difference, with at least three seeds on each side"
 
