@@ -16,7 +16,7 @@ from keysift.sweep.study import Plan
 
 RATIOS = (1, 2, 4, 8, 16, 32, 64)
 DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
-INSTANCES = 20  # for each length and depth: a hundred for each length
+INSTANCES = 8  # for each length and depth: forty for each length
 DOCUMENTS = 8
 
 

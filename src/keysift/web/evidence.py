@@ -115,7 +115,7 @@ def _sizes(found: Sequence[Group]) -> str:
 def _table(one: Page, found: Sequence[Group]) -> list[str]:
     if one.figure == "lengths":
         lines = [
-            "At its best rate, mean and standard deviation over seeds, 100 questions for each length and seed:",
+            "At its best rate, mean and standard deviation over seeds of the share of needles found:",
             "",
         ]
         heads = [f"{ratio}x" for ratio in RATIOS]
