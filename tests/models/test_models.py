@@ -56,7 +56,7 @@ TRANSFORMER_CHANGES = {
     "final_gain": True,
     "tied_embeddings": False,
     "attention_bias": "qkv",
-    "init": "version1",
+    "initial_std": "version1",
 }
 
 
@@ -120,7 +120,7 @@ def test_initial_values_of_table_4() -> None:
     [("version3", math.sqrt(2 / (5 * 240)), 2 / (4 * math.sqrt(240))), ("version1", 0.02, 0.02 / math.sqrt(8))],
 )
 def test_initial_values_of_the_baseline(init: str, std: float, out_std: float) -> None:
-    config = TransformerConfig(vocab_size=500, depth=4, heads=4, width=240, init=init)
+    config = TransformerConfig(vocab_size=500, depth=4, heads=4, width=240, initial_std=init)
     model = Transformer(config, torch.Generator().manual_seed(0))
     for name, parameter in model.named_parameters():
         if name.endswith("norm.weight"):

@@ -63,7 +63,7 @@ TRANSFORMER = TransformerConfig(vocab_size=9, depth=2, heads=4, width=8)
 
 @pytest.mark.parametrize(
     "change",
-    [{}, {"qk_norm": True}, {"position": "none"}, {"key_heads": 2}, {"rope_theta": 100.0}, {"init": "version1"}],
+    [{}, {"qk_norm": True}, {"position": "none"}, {"key_heads": 2}, {"rope_theta": 100.0}, {"initial_std": "version1"}],
     ids=str,
 )
 def test_transformer(change: dict[str, object]) -> None:

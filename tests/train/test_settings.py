@@ -40,8 +40,15 @@ TRANSFORMER: dict[str, tuple[str, Any]] = {
     "mechanism": ("softmax ssmax sigmoid softmax", ("softmax", "ssmax", "sigmoid", "softmax")),
     "position": ("none", "none"),
     "rope_theta": ("500", 500.0),
+    "rope_scaling": ("linear:factor=2", "linear:factor=2"),
     "qk_norm": ("", True),
-    "init": ("version1", "version1"),
+    "head_width": ("6", 6),
+    "hidden_width": ("40", 40),
+    "norm_eps": ("1e-6", 1e-6),
+    "final_gain": ("", True),
+    "tied_embeddings": ("", False),
+    "attention_bias": ("qkv", "qkv"),
+    "initial_std": ("version1", "version1"),
 }
 FIELDS = [
     (arch, name, words, value)

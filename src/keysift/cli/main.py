@@ -59,7 +59,7 @@ def parse(argv: list[str]) -> Any:
     """The arguments of a verb, as its `run` takes them. A value that a config refuses is its KeysiftError."""
     said, help_text = StringIO(), StringIO()
     # Help has colours, unless it shows defaults that were read from a file.
-    foreign = any(word.startswith(("--resume", "--config")) for word in argv)
+    foreign = any(word.startswith(("--resume", "--config", "--init")) for word in argv)
     try:
         with redirect_stderr(said), redirect_stdout(help_text if foreign else sys.stdout), RULES:
             return _parse(argv)

@@ -32,10 +32,12 @@ class Args:
 
 
 def defaults(argv: list[str]) -> Args:
-    """What flags start from: the config of the run to resume, or a file, or nothing; then the chosen model."""
-    resume, file = value(argv, "--resume"), value(argv, "--config")
-    if resume is not None and file is not None:
-        raise ConfigError("--resume has the config of its run; drop --config, and give what should change as flags")
+    """What flags start from: the run to resume, a model to start from, a file, or nothing; then the chosen model."""
+    resume, file, init = (value(argv, flag) for flag in ("--resume", "--config", "--init"))
+    if resume is not None and (file is not None or init is not None):
+        raise ConfigError(
+            "--resume has the config of its run; drop --config and --init, and give what should change as flags"
+        )
     base = TrainConfig()
     if resume is not None:
         from keysift.runs.directory import Run
@@ -43,7 +45,11 @@ def defaults(argv: list[str]) -> Args:
 
         base = read_facts(Run(Path(resume))).config
     elif file is not None:
-        base = read_toml(Path(file))
+        base = read_toml(Path(file), None if init is None else Path(init))
+    elif init is not None:
+        from keysift.train.init import starting_from
+
+        base = starting_from(Path(init))
     return Args(train=replace(base, model=chosen(argv, base.model)))
 
 

@@ -3,6 +3,7 @@
 Free of torch: the command line makes its flags from these fields. A model's whole config adds the rest (kinds.py).
 """
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Literal, Self
 
@@ -96,7 +97,7 @@ class TransformerArch:
     """Logits by the embedding table; --no-tied-embeddings gives them a matrix of their own."""
     attention_bias: Literal["none", "qkv", "qkvo"] = "none"
     """Which projections of attention have a bias."""
-    init: Literal["version3", "version1"] = "version3"
+    initial_std: Literal["version3", "version1"] = "version3"
     """Standard deviations: sqrt(2/(5D)) and 2/(L sqrt D) for residual outputs, or 0.02 and 0.02/sqrt(2L)."""
 
     def __post_init__(self) -> None:
@@ -148,6 +149,13 @@ DEFAULTS: dict[str, Arch] = {
 
 def arch_name(arch: Arch) -> str:
     return next(name for name, default in DEFAULTS.items() if isinstance(arch, type(default)))
+
+
+def by_todays_names(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a Transformer that was saved when initial_std was called init; today's stay as they are."""
+    if told.get("init") in ("version1", "version3"):
+        told = {"initial_std" if name == "init" else name: value for name, value in told.items()}
+    return dict(told)
 
 
 def field_names(arch: Arch) -> tuple[str, ...]:

@@ -62,7 +62,7 @@ for _name, _depth, _heads, _width in (
 ):
     _add(_name, "Transformer baseline", TransformerArch(depth=_depth, heads=_heads, width=_width))
 for _name, _depth, _heads, _width in (("transformer-18m", 6, 8, 256), ("transformer-124m", 12, 12, 768)):
-    _arch = TransformerArch(depth=_depth, heads=_heads, width=_width, init="version1")
+    _arch = TransformerArch(depth=_depth, heads=_heads, width=_width, initial_std="version1")
     _add(_name, "Transformer baseline of version 1", _arch)
 
 

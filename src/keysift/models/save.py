@@ -31,6 +31,7 @@ from keysift.core import config as configs
 from keysift.core import jsons
 from keysift.core.disk import whole_folder
 from keysift.core.errors import DataError, KeysiftError
+from keysift.models.arch import by_todays_names
 from keysift.models.foreign import MODEL_TYPE, advice, kind_named
 from keysift.models.kinds import KINDS, Kind, empty, kind_of
 from keysift.models.language import LanguageModel
@@ -203,7 +204,7 @@ def _read_config(path: Path) -> tuple[Kind, Any]:
 def own_fields(data: Mapping[str, Any]) -> dict[str, Any]:
     """What describes the model itself; a field that nobody knows is among it, and is refused by its config."""
     about = {"model", "model_type", *HOST_FIELDS}
-    return {name: value for name, value in data.items() if name not in about}
+    return by_todays_names({name: value for name, value in data.items() if name not in about})
 
 
 def fitting(

@@ -46,7 +46,7 @@ class TransformerConfig(TransformerArch):
     @property
     def stds(self) -> tuple[float, float]:
         """Of every matrix, and of those that write to the residual stream."""
-        if self.init == "version1":
+        if self.initial_std == "version1":
             return 0.02, 0.02 / math.sqrt(2 * self.depth)
         return math.sqrt(2 / (5 * self.width)), 2 / (self.depth * math.sqrt(self.width))
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from keysift.models.arch import by_todays_names
+
 _RENAMED = {"rate": "lr", "every": "save_every", "final_rate": "final_lr"}
 
 
@@ -13,7 +15,7 @@ def upgraded(settings: Mapping[str, Any]) -> dict[str, Any]:
     heads and width (4, 4 and 128 if by nothing) and a mechanism (softmax if by nothing).
     """
     if "rate" not in settings:
-        return dict(settings)
+        return by_todays_names(settings)
     rest = {_RENAMED.get(name, name): value for name, value in settings.items()}
     psi, depth, heads, width, mechanism = (rest.pop(name) for name in ("psi", "depth", "heads", "width", "mechanism"))
     if rest["arch"] == "transformer":

@@ -24,6 +24,9 @@ class TrainConfig:
 
     model: Arch = DEFAULTS["multiscreen"]
     """Which model. Its vocabulary follows from the tokenizer, its training length is `context`."""
+    init: str | None = None
+    """Start from the weights of this run or saved model. Its model, tokenizer and context are kept unless flags say
+    otherwise; with another mechanism its scalars start at their initial values."""
 
     data: str = "stdlib"
     """stdlib, recall[:...], abcdigits[:...], mqar[:...], hf:NAME, a file, folder or quoted glob, or a built corpus."""

@@ -16,6 +16,7 @@ from keysift.train.config import TrainConfig, changed, refuse_finished, resolve
 from keysift.train.costs import flops_per_token, state_bytes
 from keysift.train.distributed import World, find_device
 from keysift.train.facts import read_facts, refuse_other_text
+from keysift.train.init import find_origin
 from keysift.train.limits import refuse_endless, refuse_too_large
 from keysift.train.progress import clock
 from keysift.train.setup import accumulation_steps, model_config
@@ -39,7 +40,8 @@ def estimate(config: TrainConfig, *, resume: Path | None = None) -> dict[str, st
             checkpoint.verify(known)
             read_index(known / checkpoint.STATE)
     source = open_source(config, world, show=True)
-    vocab_size = source.tokenizer.vocab_size
+    origin = stored.origin if stored else find_origin(config, source.tokenizer)
+    vocab_size = source.tokenizer.vocab_size if origin is None else origin.vocab_size
     refuse_endless(config, vocab_size, world)
     shape = model_config(config, vocab_size)
     model = empty(shape)

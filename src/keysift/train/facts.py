@@ -14,6 +14,7 @@ from keysift.runs.earlier import upgraded
 from keysift.runs.layout import TRAIN
 from keysift.train.config import TrainConfig, flatten
 from keysift.train.distributed import World
+from keysift.train.init import Origin
 from keysift.train.settings import apply
 
 
@@ -28,6 +29,8 @@ class Facts:
     flops_per_token: float
     bytes_per_token: float | None
     """None where tokens are not text."""
+    origin: Origin | None = None
+    """The model whose weights the run began with."""
 
 
 def read_facts(run: Run) -> Facts:

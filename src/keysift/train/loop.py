@@ -30,6 +30,7 @@ from keysift.train.curriculum import advance
 from keysift.train.diagnose import diagnose, finite
 from keysift.train.distributed import World, joined
 from keysift.train.facts import Facts, describe_session, read_facts, refuse_other_text, write_facts
+from keysift.train.init import adopt, find_origin
 from keysift.train.inspection import inspect
 from keysift.train.limits import refuse_too_large
 from keysift.train.progress import Display, clock
@@ -95,11 +96,14 @@ class Session:
         self.run, self.world, self.on_step = run, world, on_step
         needs_an_end(config)
         self.source = open_source(config, world, show=show)
-        vocab_size = self.source.tokenizer.vocab_size
+        origin = stored.origin if stored else find_origin(config, self.source.tokenizer)
+        vocab_size = self.source.tokenizer.vocab_size if origin is None else origin.vocab_size
         refuse_too_large(config, vocab_size, world)
         generator = torch.Generator().manual_seed(config.seed)
         torch.manual_seed(config.seed)
         model = build(model_config(config, vocab_size), generator)
+        if origin is not None and newest(run.path) is None:
+            adopt(model, origin)
         parameters = count(model)
         self.config = changed(stored.config, config) if stored else resolve(config, parameters)
         self.batches, self.validation = self.source.training(self.config), self.source.validation(self.config)
@@ -109,6 +113,7 @@ class Session:
             parameters=parameters,
             flops_per_token=flops_per_token(model, self.config.context),
             bytes_per_token=self.batches.bytes_per_token,
+            origin=origin,
         )
         self.accumulation_steps = accumulation_steps(self.config, world)
         self.shared = share_model(model, self.config, world)
