@@ -22,7 +22,7 @@ from typing import Any
 import tyro
 
 MECHANISMS = ("softmax", "softmax_sink", "entmax15", "sigmoid", "ssmax", "screening")
-STORIES, LONGEST, AT_ONCE = 120, 255, 40
+STORIES, LONGEST, AT_ONCE = 240, 255, 40
 
 
 @dataclass
@@ -36,8 +36,8 @@ class Args:
     show: Path | None = None
     """Print a record as Markdown instead."""
     steps: int = 32
-    batch_tokens: int = 512
-    lr: float = 5e-4
+    batch_tokens: int = 1024
+    lr: float = 1e-4
     mechanisms: tuple[str, ...] = field(default=MECHANISMS)
 
 
