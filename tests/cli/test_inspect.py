@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from keysift.cli.compare import Args, run
-from keysift.cli.inspect import open_subject, read_texts
+from keysift.cli.inspect import read_texts
 from keysift.cli.main import main
 from keysift.core import memory
 from keysift.data.tokenizer import Bytes
+from keysift.hub.subject import open_subject
 from keysift.lens.examine import inspect
 from keysift.lens.record import from_json
 from keysift.models.save import save

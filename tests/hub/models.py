@@ -18,7 +18,7 @@ def build(family: str, implementation: str = "sdpa", **more: Any) -> Any:
     if family == "gemma2":
         sizes["attn_logit_softcapping"] = 0.5  # low enough to be felt by scores of this size
     if family == "gpt2":
-        config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=64, **sizes)
+        config = transformers.GPT2Config(**{"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, **sizes})
     else:
         kind = {
             "llama": transformers.LlamaConfig,

@@ -37,7 +37,7 @@ def geometry(a: Row, v: Row, chosen: list[int]) -> dict[str, float]:
     cos = [1 - float(y[i] @ s) / (np.linalg.norm(y[i]) * np.linalg.norm(s) + 1e-12) for i in range(n)]
     return {
         "distance": sum(D[j] for j in others),
-        "distance_bound": (1 - kept) * apart + longest * (kept * (n - count) - (1 - kept)),
+        "distance_bound": (a.sum() - kept) * apart + longest * (kept * (n - count) - (a.sum() - kept)),
         "distance_share": sum(D[j] for j in others) / ((n - count) * float(np.linalg.norm(total))),
         "distance_expected_subset": (n - count)
         / n
@@ -49,7 +49,20 @@ def geometry(a: Row, v: Row, chosen: list[int]) -> dict[str, float]:
         "precision": precision,
         "f": 2 * precision * recall / (precision + recall) if precision + recall else np.nan,
         "cosine_recall": float(np.mean([cos[i] < min(cos[j] for j in others) for i in chosen])),
-    }
+    } | theorem_2(a, v, chosen, min(D[j] for j in others))
+
+
+def theorem_2(a: Row, v: Row, chosen: list[int], r: float) -> dict[str, float]:
+    longest = max(float(np.linalg.norm(v[j])) for j in chosen)
+    near = min((float(np.linalg.norm(v[j] - v[k])) for j in chosen for k in chosen if j != k), default=0.0)
+    xi = []
+    for i in chosen:
+        rest = [j for j in chosen if j != i]
+        squared = longest**2 * sum(float(a[j]) ** 2 for j in rest)
+        squared += (longest**2 - near**2 / 2) * sum(float(a[j] * a[k]) for j in rest for k in rest if j != k)
+        xi.append(max(squared, 0.0) ** 0.5)
+    upper = [1.0 if x < r else np.exp(-((x - r) ** 2) / (2 * longest**2)) for x in xi]
+    return {"recall_lower": max(0.0, 1 - sum(xi) / (r * len(xi))), "recall_upper": float(np.mean(upper))}
 
 
 def softmax(x: Row) -> Row:
@@ -60,3 +73,10 @@ def softmax(x: Row) -> Row:
 
 def jacobian(a: Row) -> float:
     return float(np.linalg.eigvalsh(np.diag(a) - np.outer(a, a)).max())
+
+
+def entropy_floor(x: Row) -> float:
+    n, sigma = len(x), float(np.linalg.norm(x - x.mean()))
+    beta = np.exp(-sigma * np.sqrt(n / (n - 1)))
+    found = np.log(1 + (n - 1) * beta) + sigma * np.sqrt(n * (n - 1)) * beta / (1 + (n - 1) * beta)
+    return float(found)

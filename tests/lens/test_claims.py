@@ -1,13 +1,16 @@
 """Verdicts on published claims follow from the numbers of a record."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from keysift.lens import record as records
-from keysift.lens.claims import claims, markdown, side_by_side
+from keysift.lens.beside import side_by_side
+from keysift.lens.claims import claims, markdown
 from keysift.lens.examine import inspect
+from keysift.lens.excerpt import excerpt
 from keysift.lens.record import Record
 from tests.lens.subjects import LINE, multiscreen, transformer
 
@@ -28,42 +31,67 @@ def changed(
 
 
 def test_verdicts_follow_the_numbers(record: Record, tmp_path: Path) -> None:
-    good = {f"recall_{n}": 0.8 for n in (1, 2, 4, 8, 16, 32, 64)}
-    good |= {f"recall_of_shuffled_values_{n}": 0.5 for n in (2, 4, 8, 16, 32, 64)}
-    good |= {f"gradient_{t:g}_0.001": 0.1 / t for t in (0.05, 0.1, 0.5, 1.0, 2.0)}
+    sets, tried = (1, 2, 4, 8, 16, 32, 64), (1, 2, 5, 10, 20, 50)
+    good = {f"recall_{n}": 0.8 for n in sets} | {f"recall_of_shuffled_values_{n}": 0.5 for n in sets}
+    good |= {f"recall_lower_{n}": 0.1 for n in sets} | {f"recall_upper_{n}": 0.9 for n in sets}
+    good |= {f"gradient_{t:g}_0.001": 0.1 / t for t in (0.02, 0.05, 0.1, 1.0, 2.0, 8.0)}
     good |= {
         "distance_tightness_5": 0.4,
         "distance_tightness_20": 0.4,
-        "jacobian": 0.2,
+        "gradient_above_published": 0.0,
+        "gradient_tightness": 0.2,
         "spread_slope": 0.5,
         "reach": 9.0,
     }
     good |= {"gradient_1_0.001": 0.02, "fading_exponent_without_first": 0.3}
     lengths = tuple(None if low < 8 else float(low + high) for low, high in record.lengths)
-    verdicts = [row[2] for row in claims(changed(record, good, {"distance_5": lengths}))]
+    distances: dict[str, tuple[float | None, ...]] = dict.fromkeys((f"distance_{n}" for n in tried), lengths)
+    for n in tried:  # as far as its reference from N = 0.05 of the context on
+        far = (
+            None if low < 8 else (low + high) * (1 if n > 0.025 * (low + high) else 2) for low, high in record.lengths
+        )
+        distances[f"distance_expected_output_{n}"] = tuple(far)
+    verdicts = [row[2] for row in claims(changed(record, good, distances))]
     assert verdicts == [
         *["holds"] * 6,
-        "means say nothing against it",
+        "holds for the first",
+        *["holds"] * 2,
+        "nothing against it here",
         "not reached at these lengths",
         "holds for these heads",
     ]
-    bad = dict.fromkeys(good, 0.1) | {"distance_tightness_5": 1.2, "jacobian": 0.4, "spread_slope": 2.0}
-    bad |= {"fading_exponent_without_first": 0.95}
-    verdicts = [row[2] for row in claims(changed(record, bad, {"distance_5": (1.0,) * len(lengths)}))]
-    assert verdicts == [
+    bad = dict.fromkeys(good, 0.1) | {"distance_tightness_5": 1.2, "spread_slope": 2.0}
+    bad |= {"fading_exponent_without_first": 0.95} | {f"recall_{n}": 0.3 for n in sets}
+    distances = {f"distance_{n}": (float(n),) * len(lengths) for n in tried}
+    distances |= {f"distance_expected_output_{n}": (999.0,) * len(lengths) for n in tried}
+    rows = claims(changed(record, bad | {"recall_of_shuffled_values_2": 0.4}, distances))
+    assert [row[2] for row in rows] == [
+        *["does not hold"] * 2,
+        "the lower side holds, the upper does not",
         *["does not hold"] * 6,
-        "does not hold; 1/2 does",
+        "does not hold; ours does",
         "reached by some heads",
         "does not hold here",
     ]
+    assert rows[6][1] == "64 to 127 keys: - and -; 128 to 255 keys: - and -"
 
 
 def test_a_stored_record_gives_the_same_table(record: Record, tmp_path: Path) -> None:
     record.save(tmp_path / "record.json")
     again = markdown(records.load(tmp_path / "record.json"))
     assert again.splitlines()[0].startswith("tiny transformer (transformer, ")
-    assert again.count("\n| ") == 11
+    assert again.count("\n| ") == 14
     assert again == markdown(records.from_json(record.to_json()))
+
+
+def test_an_excerpt_says_what_the_whole_says(record: Record, tmp_path: Path) -> None:
+    """Of one record, and of two that become a list."""
+    short = excerpt(record)
+    assert claims(short) == claims(record)
+    assert side_by_side([short, short]) == side_by_side([record, record])
+    assert len(json.dumps(short.to_json())) < len(json.dumps(record.to_json())) / 3
+    (tmp_path / "both.json").write_text(json.dumps([record.to_json(), short.to_json()]))
+    assert [found.model.name for found in records.load_all(tmp_path / "both.json")] == ["tiny transformer"] * 2
 
 
 def test_models_side_by_side(record: Record) -> None:

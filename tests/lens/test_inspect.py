@@ -9,10 +9,14 @@ import pytest
 import torch
 
 from keysift import lens
+from keysift.data.recall import Recall
 from keysift.lens import record as records
 from keysift.lens.collect import Collector
 from keysift.lens.examine import inspect
+from keysift.lens.ours import Ours
+from keysift.models.multiscreen import MultiscreenConfig
 from tests.lens.subjects import LINE, multiscreen, planted, transformer
+from tests.models.checks import opened
 from tests.refusals import refuses
 
 
@@ -63,13 +67,14 @@ def test_a_batch_says_what_its_texts_say() -> None:
     alone, together = (inspect(subject, texts, batch=batch) for batch in (1, 2))
     assert [text.name for text in together.texts] == ["one", "two"]
     for x, y in zip(alone.heads, together.heads, strict=True):
-        # The random baselines are drawn by place in the batch.
-        names = [
-            name for name in x.values if "shuffled" not in name and "random" not in name and "gradient" not in name
-        ]
-        assert [x.values[n] is None for n in names] == [y.values[n] is None for n in names]
-        some = [n for n in names if x.values[n] is not None]
-        assert {n: x.values[n] for n in some} == pytest.approx({n: y.values[n] for n in some}, rel=2e-4, abs=2e-5)
+        assert [v is None for v in x.values.values()] == [v is None for v in y.values.values()]
+        some = {n: v for n, v in x.values.items() if v is not None}
+        assert {n: y.values[n] for n in some} == pytest.approx(some, rel=2e-3, abs=2e-5)
+    named = [record.tests["absolute_percentile"]["only_relatively_bright"] for record in (alone, together)]
+    assert [(f["text"], f["query"], f["key"]) for f in named[0]] == [
+        (f["text"], f["query"], f["key"]) for f in named[1]
+    ]
+    assert {f["text"] for f in named[0]} == {0, 1}
 
 
 def test_records_survive_the_disk_and_need_no_torch(tmp_path: Path) -> None:
@@ -102,6 +107,42 @@ def test_what_is_no_record_is_refused(tmp_path: Path) -> None:
         records.load(file)
     with refuses("module 'keysift.lens' has no attribute 'look'", AttributeError):
         _ = lens.look
+
+
+def test_what_cannot_be_is_refused_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keysift.lens.examine.calibrate", lambda *_: pytest.fail("the work has begun"))
+    subject = transformer()
+    for name, value in (("batch", 0), ("sample", -1), ("tokens", 1)):
+        with refuses(f"{name} must be at least .*, got {value}"):
+            inspect(subject, [LINE], **{name: value})
+    with refuses("no mechanism is called 'nonsense'"):
+        inspect(subject, [LINE], swap=["relu", "nonsense"])
+    with refuses("screening cannot weigh this model's scores"):
+        inspect(subject, [LINE], swap=["screening"])
+
+
+def test_a_model_of_recall_is_read_by_the_answers_it_is_asked_for() -> None:
+    """It predicts values at queries and nowhere else, and knows no sentence that could be unrelated."""
+    task = Recall(letters=6, values=4, length=32, queries=4)
+    config = MultiscreenConfig(vocab_size=task.tokenizer.vocab_size, depth=2, tiles=2, width=16)
+    subject = Ours(opened(config), task.tokenizer, "recall")
+    tokens, targets = task.row(3)
+    assert subject.targets(tokens.tolist()) == targets.tolist()
+    text = task.tokenizer.decode(tokens.tolist())
+    record = inspect(subject, [text])
+    with torch.no_grad():
+        wanted = torch.nn.functional.cross_entropy(
+            subject.model(torch.tensor([tokens.tolist()]))[0], torch.tensor(targets)
+        )
+    assert record.texts[0].loss == pytest.approx(float(wanted), rel=1e-5)
+    assert record.tests["leave_out"]["loss"] == pytest.approx(float(wanted), rel=1e-5)
+    carried = Recall(hops=2, letters=6, values=4, length=32, queries=4).tokenizer
+    assert carried.answers([0, 1]) is None, "with two hops the next token is the answer"
+
+
+def test_two_tokens_are_enough() -> None:
+    record = inspect(transformer(), ["ab", LINE])
+    assert record.tests["dilution"]["span"] == 2
 
 
 def test_texts_no_model_can_read_are_refused() -> None:

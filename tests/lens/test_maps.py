@@ -74,7 +74,7 @@ def test_a_model_that_refuses_is_measured_too() -> None:
 def test_inspect_writes_maps(
     tmp_path: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("keysift.cli.inspect.open_subject", lambda where: transformer())
+    monkeypatch.setattr("keysift.hub.subject.open_subject", lambda where: transformer())
     inspect_command(parse(["inspect", "model", "--text", LINE, "--tokens", "8", "--maps", f"{tmp_path}/maps.json"]))
     with open(f"{tmp_path}/maps.json") as file:
         assert len(json.load(file)["tokens"]) == 8

@@ -11,7 +11,7 @@ from keysift.lens import dilution, functional, leave_out, nothing, percentile
 from keysift.lens.examine import inspect
 from keysift.lens.filler import filler
 from keysift.lens.reading import Reading
-from keysift.lens.subject import losses
+from keysift.lens.subject import Sample, losses
 from keysift.lens.swap import output, swapped
 from tests.lens.cases import every_row, reading
 from tests.lens.subjects import LINE, multiscreen, planted, transformer
@@ -21,7 +21,7 @@ IDS = list(LINE.encode())
 
 
 def loss(subject: object, visit: object = lambda reading: None) -> float:
-    return losses(subject.run([IDS], visit), [IDS])[0]  # type: ignore[attr-defined]
+    return Sample(subject, [IDS]).loss(visit)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("mechanism", ["softmax", "screening", "relu_exp", "entmax15", "softmax1"])
@@ -68,7 +68,7 @@ def test_losing_a_key_everywhere_is_the_loss_without_it() -> None:
         return x
 
     with edit(subject.model, {"layers.*.scores": hide}), torch.no_grad():
-        wanted = losses([subject.model(torch.tensor([IDS]))[0]], [IDS])[0]
+        wanted = losses(subject, [subject.model(torch.tensor([IDS]))[0]], [IDS])[0]
     chosen = leave_out.position(5)
 
     def visit(seen: Reading) -> Tensor:
@@ -79,11 +79,11 @@ def test_losing_a_key_everywhere_is_the_loss_without_it() -> None:
         )
 
     assert loss(subject, visit) == pytest.approx(wanted, rel=1e-5)
-    found = leave_out.leave_out(subject, IDS)
+    found = leave_out.leave_out(Sample(subject, [IDS]))
     assert found["loss"] == pytest.approx(loss(subject))
     assert found["brightest"] != pytest.approx(found["loss"])
     assert len(found["layers"]) == 2
-    one = leave_out.loss_without(subject, IDS, leave_out.brightest, layer=0, heads=[1])
+    one = leave_out.loss_without(Sample(subject, [IDS]), leave_out.brightest, layer=0, heads=[1])
     assert one not in (pytest.approx(found["layers"][0]["brightest"]), pytest.approx(found["loss"]))
 
 
@@ -129,7 +129,7 @@ def test_a_key_bright_only_in_its_company_is_named() -> None:
         def look(seen: Reading, examples: percentile.Examples = examples, name: str = name) -> None:
             for block in seen.blocks():
                 numbers, key = percentile.brightness(block, calibration)
-                examples.add(block, numbers, key)
+                examples.add(block, 0, numbers, key)
                 if block.layer == 0:
                     sums[name] = numbers["only_relatively_bright"][3].nanmean().item()
 
@@ -145,7 +145,7 @@ def test_dilution_of_planted_heads() -> None:
     """A head that averages fades like 1/n, one that reads the token before does not notice; nor does a threshold."""
     subject = transformer(("softmax", "relu_exp"))
     with planted(subject):
-        found = dilution.dilution(subject, IDS, 120)
+        found = dilution.dilution(Sample(subject, [IDS]), 120)
     assert found["added"] == [0, 30, 60]
     exponents = {(row["layer"], row["head"]): row["exponent"] for row in found["heads"]}
     assert exponents[0, 1] == pytest.approx(1, abs=1e-4)
@@ -156,7 +156,7 @@ def test_dilution_of_planted_heads() -> None:
 def test_where_the_mass_goes_when_nothing_is_relevant() -> None:
     subject = transformer()
     with planted(subject):
-        found = nothing.nothing_relevant(subject, IDS, 64)
+        found = nothing.nothing_relevant(Sample(subject, [IDS]), 64)
     rows = {(row["layer"], row["head"]): row for row in found["heads"]}
     assert (found["span"], found["tokens"]) == (15, 61)
     for way in ("with", "without"):
@@ -169,7 +169,7 @@ def test_where_the_mass_goes_when_nothing_is_relevant() -> None:
         assert sum(uniform[place] for place in nothing.PLACES) == pytest.approx(1)
         assert uniform["mass"] == pytest.approx(1)
     assert rows[1, 0]["with"] != rows[1, 0]["without"], "a head that was not planted notices"
-    for row in nothing.nothing_relevant(transformer("relu_exp"), IDS, 64)["heads"]:
+    for row in nothing.nothing_relevant(Sample(transformer("relu_exp"), [IDS]), 64)["heads"]:
         assert sum(row["with"][place] for place in nothing.PLACES) <= 1 + 1e-9, "shares, where rows do not sum to one"
         assert row["with"]["mass"] != pytest.approx(1)
 
@@ -203,15 +203,61 @@ def test_deletion_and_renormalisation_are_what_they_say() -> None:
 
 def test_functional_of_a_model_and_of_its_heads() -> None:
     subject = transformer()
-    found = functional.functional(subject, IDS, heads=True)
+    sample = Sample(subject, [IDS])
+    found = functional.functional(sample, heads=True)
     assert found["loss"] == pytest.approx(loss(subject))
     tried = found["deletion"]["tried"]  # type: ignore[index]
-    assert tried["1"] == pytest.approx(functional.loss_with_top(subject, IDS, 1, renormalise=False))
+    assert tried["1"] == pytest.approx(functional.loss_with_top(sample, 1, renormalise=False))
     assert tried["1"] != pytest.approx(tried[str(len(IDS))])
     assert len(found["heads"]) == 8  # type: ignore[arg-type]
-    one = functional.loss_with_top(subject, IDS, 1, renormalise=False, head=(1, 2))
-    other = functional.loss_with_top(subject, IDS, 1, renormalise=False, head=(1, 3))
+    one = functional.loss_with_top(sample, 1, renormalise=False, head=(1, 2))
+    other = functional.loss_with_top(sample, 1, renormalise=False, head=(1, 3))
     assert len({one, other, tried["1"], found["loss"]}) == 4  # type: ignore[arg-type]
+
+
+def test_every_text_takes_part_whatever_the_batch() -> None:
+    """Means over texts of different lengths: read one by one, or together with padding."""
+    subject = transformer()
+    texts = [IDS, IDS[7:40], IDS[3:33]]
+    alone, together = Sample(subject, texts), Sample(subject, texts, batch=3)
+    for sample in (alone, together):
+        assert sample.loss() == pytest.approx(np.mean([Sample(subject, [ids]).loss() for ids in texts]), rel=1e-5)
+    one, three = leave_out.leave_out(alone), leave_out.leave_out(together)
+    each = [leave_out.leave_out(Sample(subject, [ids])) for ids in texts]
+    for name in ("loss", "brightest", "first"):
+        assert one[name] == pytest.approx(np.mean([found[name] for found in each]), rel=1e-5)
+    for x, y in zip(one["layers"], three["layers"], strict=True):
+        assert x == pytest.approx(y, rel=1e-4)
+        assert 0 < x["brightest_output"] < 2
+    both = [test(sample, 64) for test in (dilution.dilution, nothing.nothing_relevant) for sample in (alone, together)]
+    for x, y in ((both[0], both[1]), (both[2], both[3])):
+        assert x["span"] == y["span"] == 15 + (x is both[0])
+        for mine, theirs in zip(x["heads"], y["heads"], strict=True):
+            for name, value in mine.items():
+                assert value == pytest.approx(theirs[name], rel=1e-4, abs=1e-6), name
+    kept = [functional.loss_with_top(sample, 2, renormalise=True) for sample in (alone, together)]
+    assert kept[0] == pytest.approx(kept[1], rel=1e-5)
+
+
+def test_how_far_a_layer_moves() -> None:
+    """Against the edited and the untouched output of each layer, as a trace sees them."""
+    from keysift.nn.tap import edit, trace
+
+    subject = transformer()
+
+    def hide(w_BHTS: Tensor) -> Tensor:
+        w = w_BHTS.clone()
+        w[:, :, 1:, 0] = 0
+        return w / w.sum(-1, keepdim=True)
+
+    with trace(subject.model, "layers.0.output") as before, torch.no_grad():
+        subject.model(torch.tensor([IDS]))
+        own = before["layers.0.attention.output"].clone()
+        with edit(subject.model, {"layers.0.relevance": hide}):
+            subject.model(torch.tensor([IDS]))
+        moved = before["layers.0.attention.output"]
+    wanted = float((moved - own).norm() / own.norm())
+    assert leave_out.outputs_moved(Sample(subject, [IDS]), leave_out.first)[0] == pytest.approx(wanted, rel=1e-4)
 
 
 @pytest.mark.parametrize("name", ["sparsemax", "ssmax", "relu_exp", "softmax_sink", "softmax"])

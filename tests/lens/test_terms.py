@@ -19,7 +19,7 @@ def test_every_diagnostic_has_a_term_and_every_term_a_diagnostic() -> None:
     found = {term(name).meaning for name in names}
     assert found == {known.meaning for known in TERMS.values()}
     assert term("recall_8").title == "separability, N = 8"
-    assert term("gradient_0.1_0.001").title == "gradient, tau 0.1, eps 0.001"
+    assert term("gradient_0.1_0.001").title == "gradient, T = 0.1, step 0.001"
     assert term("entropy_without_first").title == "entropy, first key aside"
     assert {known.origin for known in TERMS.values()} == {"published", "reconstructed", "ours"}
 

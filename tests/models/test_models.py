@@ -102,11 +102,12 @@ def test_initial_values_of_table_4() -> None:
             weight = layer.tiles.get_submodule(name).weight
             assert weight.std().item() == pytest.approx(std, rel=0.03), name
             assert abs(weight.mean().item()) < std / 20, name
-        windows = layer.scalars.stored(Inference())["window"]
+    for layer, scalars in zip(model.layers, model.scalars(), strict=True):
+        windows = scalars["window"]
         assert windows[0] == 2
         assert windows[-1].item() == pytest.approx(257)
         torch.testing.assert_close(layer.scalars.s_w.diff(), torch.full((4,), math.log(256) / 4))
-        torch.testing.assert_close(layer.scalars.stored(Inference())["acceptance"], torch.full((5,), 0.5))
+        torch.testing.assert_close(scalars["acceptance"], torch.full((5,), 0.5))
         torch.testing.assert_close(layer.tiles.s_O, torch.full((5,), -0.5 * math.log(15)))
     assert model.embedding.weight.std().item() == pytest.approx(0.1 / 20, rel=0.02)
     assert model.embedding.s_E == 0

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page
 
+from keysift.cli.main import main
 from keysift.lens.examine import inspect
 from keysift.lens.leave_out import position, without
 from keysift.lens.pairs import Pairs, pairs
 from keysift.lens.reading import Reading
 from keysift.lens.record import Record
 from keysift.web.inspect_page import inspect_page
+from tests.hub.models import WORDS, saved
 from tests.lens.subjects import LINE, multiscreen, transformer
 from tests.web.browser import axe, chromium
 
@@ -43,6 +45,9 @@ class Whole:
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         return [f"{HOSTILE}{i}" for i in range(len(ids))]
+
+    def targets(self, ids: Sequence[int]) -> list[int]:
+        return self.inner.targets(ids)
 
     def run(self, texts: Sequence[Sequence[int]], visit: Any) -> Any:
         return self.inner.run(texts, visit)
@@ -193,6 +198,27 @@ def test_a_long_text_opens_fast_and_is_small(browser_page: Page, tmp_path: Path)
     browser_page.wait_for_selector("#overview button")
     assert time.monotonic() - began < 3
     assert browser_page.locator("#overview button").count() == 270
+
+
+def test_the_report_of_a_gpt2_on_2048_tokens(browser_page: Page, tmp_path: Path) -> None:
+    """From the command to the page, with random weights: seventy-two heads, every number its own."""
+    path = saved(tmp_path / "gpt2", "gpt2", n_layer=6, n_head=12, n_embd=96, n_positions=2048)
+    report = tmp_path / "report.html"
+    with pytest.raises(SystemExit) as ended:
+        main(["inspect", str(path), "--text", " ".join(WORDS[1:]) * 200, "--tokens", "2048", "-o", str(report)])
+    assert not ended.value.code
+    assert report.stat().st_size < 20e6
+    page = browser_page
+    began = time.monotonic()
+    assert opened(page, tmp_path / "again.html", report.read_text(encoding="utf-8")) == []
+    page.wait_for_selector("#overview button")
+    assert time.monotonic() - began < 3
+    assert page.locator("#overview button").count() == 72
+    assert "2,048 tokens" in page.inner_text("#about")
+    stored = page.locator(".token.stored")
+    assert stored.count() > 100
+    stored.first.hover()
+    assert page.locator("#keys tbody tr").count() > 0
 
 
 @pytest.mark.slow

@@ -25,14 +25,17 @@ class Args:
     """Print the records as a JSON list."""
     tokens: int | None = None
     """Read only so many tokens of each text."""
+    batch: int = 1
+    """Texts at a time, padded on the left."""
     sample: int = 16
     """Rows of each context bucket that get the dear diagnostics."""
 
 
 def run(args: Args) -> None:
-    from keysift.cli.inspect import open_subject, read_texts
+    from keysift.cli.inspect import read_texts
     from keysift.cli.output import print_json
     from keysift.cli.progress import Bar
+    from keysift.hub.subject import open_subject
     from keysift.lens.examine import inspect
     from keysift.lens.pairs import pairs
     from keysift.lens.subject import checked
@@ -42,12 +45,17 @@ def run(args: Args) -> None:
         raise ConfigError(f"compare needs two models or more, got {len(args.models)}; for one use keysift inspect")
     texts = read_texts(args.text)
     name, text = next(iter(texts.items()))
+    if args.out is not None:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
     subjects = [open_subject(where) for where in args.models]
     first = [checked(subject, name, text, args.tokens) for subject in subjects]
     records = []
     for subject in subjects:
-        with Bar(show=not args.json) as bar:
-            records.append(inspect(subject, texts, tokens=args.tokens, sample=args.sample, progress=bar.update))
+        with Bar() as bar:
+            found = inspect(
+                subject, texts, tokens=args.tokens, batch=args.batch, sample=args.sample, progress=bar.update
+            )
+            records.append(found)
     if args.out is not None:
         stored = [pairs(subject, ids) for subject, ids in zip(subjects, first, strict=True)]
         write_whole(args.out, inspect_page(records, stored))

@@ -47,18 +47,22 @@ class Args:
 def run(args: Args) -> None:
     from keysift.cli.output import print_json
     from keysift.cli.progress import Bar
+    from keysift.hub.subject import open_subject
     from keysift.lens.examine import inspect
     from keysift.lens.pairs import pairs
     from keysift.lens.subject import checked
     from keysift.web.inspect_page import inspect_page
 
     texts = read_texts(args.text)
+    for path in (args.out, args.record, args.maps):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
     subject = open_subject(args.model)
     name, text = next(iter(texts.items()))
     first = checked(subject, name, text, args.tokens)
     if args.maps is not None:
         _write_maps(args.maps, subject, text, args.tokens)
-    with Bar(show=not args.json) as bar:
+    with Bar() as bar:
         record = inspect(
             subject,
             texts,
@@ -144,15 +148,3 @@ def _read(one: str, name: str) -> tuple[str, str]:
     except UnicodeDecodeError as error:
         raise DataError(f"{one} is not UTF-8 text ({error}); convert it first") from error
     return name, one
-
-
-def open_subject(where: str) -> "Subject":
-    """A keysift model, or whatever transformers makes of the name."""
-    from keysift.lens.ours import holds_ours, open_ours
-
-    path = Path(where).expanduser()
-    if holds_ours(path):
-        return open_ours(path)
-    from keysift.hub.subject import open_pretrained
-
-    return open_pretrained(where)

@@ -51,7 +51,7 @@ def run(args: Args) -> None:
 
 def measure(model: str, tokens: int = 256) -> Mapping[str, Any]:
     """How the model's mass thins out over a short story, and the maps of its three most telling heads."""
-    from keysift.cli.inspect import open_subject
+    from keysift.hub.subject import open_subject
     from keysift.lens.examine import inspect
     from keysift.lens.maps import relevance_maps
     from keysift.lens.thinning import telling_heads, thinning

@@ -1,36 +1,37 @@
-"""One bar for work that says what it does and how far it is."""
+"""How far the work is: a bar on a terminal; elsewhere a line on standard error now and then."""
 
 from types import TracebackType
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
 from keysift.core.live import Live
-from keysift.core.shown import Door, Words
+from keysift.core.shown import Words
 
 
 class Bar:
-    """On a terminal only, and gone when the work is done."""
+    """Of work in several pieces, each named when it begins; gone from a terminal when all is done."""
 
-    def __init__(self, *, show: bool = True) -> None:
-        console = Door(stderr=True)
+    def __init__(self) -> None:
         columns = (Words("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._bars = Progress(*columns, console=console, transient=True, disable=not (show and console.is_terminal))
+        self._live = Live(*columns, show=True, transient=True)
         self._tasks: dict[str, int] = {}
 
     def __enter__(self) -> "Bar":
-        self._bars.start()
+        self._live.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._bars.stop()
+        self._live.__exit__(kind, error, traceback)
 
     def update(self, what: str, done: int, total: int) -> None:
-        task = self._tasks.get(what)
-        if task is None:
-            task = self._tasks[what] = self._bars.add_task(what, total=total)
-        self._bars.update(task, completed=done, total=total)  # type: ignore[arg-type]
+        bars = self._live.bars
+        if bars is not None:
+            if what not in self._tasks:
+                self._tasks[what] = bars.add_task(what, total=total)
+            bars.update(self._tasks[what], completed=done, total=total)  # type: ignore[arg-type]
+        self._live.now_and_then(f"{what}: {done} of {total}")
 
 
 class Steps:

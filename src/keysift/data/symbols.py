@@ -51,6 +51,21 @@ class Symbols:
                 )
         return [self._ids[word] for word in text.split()]
 
+    def answers(self, ids: Sequence[int]) -> list[int | None] | None:
+        """For words that ask ("A?" after "A=3"): the value each of them asks for, None at all other places. None as a
+        whole where no word of the list asks, so that every token is answered by the next one."""
+        if not any(word.endswith("?") for word in self.words):
+            return None
+        told: dict[str, str] = {}
+        found: list[int | None] = []
+        for token in ids:
+            letter, is_pair, value = self.words[token].partition("=") if token < self.end_id else ("", "", "")
+            if is_pair:
+                told[letter] = value
+            asked = told.get(letter.removesuffix("?")) if letter.endswith("?") else None
+            found.append(None if asked is None else self._ids[asked])
+        return found
+
     def encode_array(self, text: str) -> Ids:
         return np.array(self.encode(text), id_type(self.vocab_size))
 

@@ -3,15 +3,12 @@
 Letters: B rows, H heads, T queries, S keys.
 """
 
-from typing import cast
-
 import torch
 from torch import Tensor
 
 from keysift.evaluate.measured import Head
 from keysift.models.language import LanguageModel
 from keysift.nn.inference import Inference
-from keysift.nn.scalars import Scalars
 from keysift.nn.tap import trace
 
 
@@ -29,8 +26,7 @@ def heads(model: LanguageModel, tokens_1T: Tensor, inference: Inference | None =
     with trace(model, "layers.*.relevance", keeping=reduced) as seen:
         model(tokens_1T, inference=inference)
     found = []
-    for layer, (block, reduced_3H) in enumerate(zip(model.layers, seen.values(), strict=True)):
-        stored = cast(Scalars, block.scalars).stored(Inference())
+    for layer, (stored, reduced_3H) in enumerate(zip(model.scalars(), seen.values(), strict=True)):
         for head, (accepted, nothing, mass) in enumerate(reduced_3H.T.tolist()):
             found.append(
                 Head(

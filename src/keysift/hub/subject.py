@@ -1,4 +1,4 @@
-"""A causal model of transformers as a subject of the lens: loaded from a directory, a GGUF file or by name."""
+"""A model as a subject of the lens: ours, or a causal one of transformers by directory, GGUF file or name."""
 
 import logging
 import math
@@ -17,8 +17,9 @@ from torch import Tensor
 from keysift.core import jsons, memory
 from keysift.core.errors import DataError, KeysiftError, UnsupportedError
 from keysift.hub.probe import probed
+from keysift.lens.ours import holds_ours, open_ours
 from keysift.lens.record import About
-from keysift.lens.subject import Visit, pad
+from keysift.lens.subject import Subject, Visit, next_tokens, pad
 
 _CAUSAL = ("ForCausalLM", "LMHeadModel")
 
@@ -55,6 +56,9 @@ class Pretrained:
             pieces.append(pair[len(first) :] if pair.startswith(first) else self.tokenizer.decode([token]))
         return pieces
 
+    def targets(self, ids: Sequence[int]) -> list[int]:
+        return next_tokens(ids)
+
     @torch.no_grad()
     def run(self, texts: Sequence[Sequence[int]], visit: Visit) -> list[Tensor]:
         tokens, keep, padding = pad(texts)
@@ -64,6 +68,12 @@ class Pretrained:
                 input_ids=tokens, attention_mask=keep.long(), position_ids=at, use_cache=False, return_dict=True
             )
         return [found.logits[row, lead:] for row, lead in enumerate(padding)]
+
+
+def open_subject(where: str) -> Subject:
+    """A keysift run or saved model, or whatever transformers makes of the name."""
+    path = Path(where).expanduser()
+    return open_ours(path) if holds_ours(path) else open_pretrained(where)
 
 
 def open_pretrained(where: str) -> Pretrained:

@@ -73,6 +73,13 @@ class HeadSums:
             found: Array = np.where(spread > 1e-9 * np.maximum(n * xx, 1), (n * xy - x * y) / spread, np.nan)
         return found
 
+    def line(self, name: str) -> tuple[Array, Array]:
+        """Slope and intercept of the least-squares line."""
+        slope = self.slope(name)
+        n, x, y, _, _ = self.moments[name].T
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return slope, (y - slope * x) / n
+
 
 def bucket_of(n: Tensor) -> Tensor:
     """floor(log2 n), from integers."""
@@ -90,14 +97,13 @@ class Collector:
         self.seed = seed
         self.calibration = calibration
         self.examples = Examples()
+        self.before = 0  # texts of earlier batches
         self.layers: dict[int, HeadSums] = {}
 
     def visit(self, reading: Reading) -> None:
         sums = self.layers.setdefault(reading.layer, HeadSums(reading.heads, self.buckets))
         limits_H = threshold(reading)
-        compares = reading.mechanism.name == SOFTMAX.name  # the formulas of sensitivity.py are softmax's own
         for block in reading.blocks():
-            n_HT = block.seen_HTS.sum(-1)
             numbers = rows.spread_out(block) | rows.where(block) | rows.retained(block)
             if Promise.SUMS_TO_ONE in reading.mechanism.holds:
                 numbers |= rows.focus(block)
@@ -107,20 +113,21 @@ class Collector:
                 numbers |= _refused(block)
             if self.calibration is not None:
                 bright, key_HT = brightness(block, self.calibration)
-                self.examples.add(block, bright, key_HT)
+                self.examples.add(block, self.before + block.text, bright, key_HT)
                 numbers |= bright
-            sums.add(numbers, bucket_of(n_HT))
-            self._fits(sums, numbers, n_HT)
+            sums.add(numbers, bucket_of(block.n_HT))
+            self._fits(sums, numbers, block.n_HT)
             chosen = self._chosen(block)
             if len(chosen):
-                sums.add(self._dear(block, chosen, compares), bucket_of(n_HT[:, chosen]))
+                some = block.pick(chosen)
+                sums.add(self._dear(some, reading), bucket_of(some.n_HT))
 
     def _fits(self, sums: HeadSums, numbers: Numbers, n_HT: Tensor) -> None:
         log_n, enough = n_HT.double().clamp_min(1).log(), n_HT >= FIT_FROM
         for suffix in ("", "_without_first"):
             sums.fit(f"fading{suffix}", log_n, numbers[f"largest_weight{suffix}"].double().log(), enough)
         if "spread" in numbers:
-            sums.fit("spread_slope", log_n, numbers["spread"].double(), enough)
+            sums.fit("spread", log_n, numbers["spread"].double(), enough)
 
     def _chosen(self, block: Block) -> Tensor:
         """At most `sample` rows of each bucket, decided by position alone, so that blocks do not matter."""
@@ -131,44 +138,45 @@ class Collector:
         every_T = torch.div(low_T + self.sample - 1, self.sample, rounding_mode="floor")
         return torch.nonzero((n_T - low_T) % every_T == 0).flatten()
 
-    def _dear(self, block: Block, chosen: Tensor, compares: bool) -> Numbers:
-        alpha, seen, scores = (x[:, chosen] for x in (block.weights_HTS, block.seen_HTS, block.scores_HTS))
+    def _dear(self, block: Block, reading: Reading) -> Numbers:
+        alpha, seen, scores = block.weights_HTS, block.seen_HTS, block.scores_HTS
         heads, _, keys = alpha.shape
-        # Each row draws from its own seed: blocks of another size give the same numbers.
-        drawn = [self._generator(block, int(at)) for at in block.at_T[chosen]]
-        random = torch.stack([torch.rand(heads, keys, generator=own) for own in drawn], dim=1)
-        shuffle = torch.randperm(keys, generator=self._generator(block, 0))
-        found = geometry.geometry(alpha, seen, block.values_HSV, random, shuffle)
-        found |= _keys_for_mass(alpha, scores, seen)
-        found |= {name: value[:, chosen] for name, value in moved(block).items()}
-        if compares:
+        # Each row draws from its own seed, and for its own keys: blocks of another size give the same numbers.
+        random = torch.zeros(alpha.shape)
+        for row, at in enumerate(block.at_T.tolist()):
+            random[:, row, : at + 1] = torch.rand(heads, at + 1, generator=self._generator(block, at))
+        every = block.every_value_HSV
+        shuffle = torch.randperm(every.shape[1], generator=self._generator(block, 0))[:keys]
+        found = geometry.geometry(alpha, seen, block.values_HSV, random, every[:, shuffle])
+        found |= _keys_for_mass(block) | moved(block)
+        if reading.mechanism.name == SOFTMAX.name:  # the formulas of sensitivity.py are softmax's own
             normal = torch.special.ndtri(random.clamp(1e-6, 1 - 1e-6))
-            found |= sensitivity.sensitivity(scores, seen, normal)
+            found |= sensitivity.sensitivity(scores, seen, normal, reading.call.scale)
         return found
 
     def _generator(self, block: Block, at: int) -> torch.Generator:
-        return torch.Generator().manual_seed(hash((self.seed, block.layer, block.text, at)) % 2**63)
+        return torch.Generator().manual_seed(hash((self.seed, block.layer, self.before + block.text, at)) % 2**63)
 
 
 def _refused(block: Block) -> Numbers:
     passed = (block.weights_HTS != 0).sum(-1)
     return {
         "accepted": passed.double(),
-        "accepted_share": passed / block.seen_HTS.sum(-1),
+        "accepted_share": passed / block.n_HT,
         "refuses_all": (passed == 0).double(),
     }
 
 
-def _keys_for_mass(alpha_HQS: Tensor, scores_HQS: Tensor, seen_HQS: Tensor) -> Numbers:
+def _keys_for_mass(block: Block) -> Numbers:
     """The share of visible keys that holds 90% of the mass, and what Gaussian scores of this deviation would need."""
-    n = seen_HQS.sum(-1)
-    size = alpha_HQS.abs()
-    held = size.sort(dim=-1, descending=True).values.cumsum(-1) / size.sum(-1, keepdim=True)
+    n, size, seen = block.n_HT, block.size_HTS, block.seen_HTS
+    mass = size.sum(-1)
+    held = size.sort(dim=-1, descending=True).values.cumsum(-1) / mass[..., None]
     need = (held < MASS).sum(-1) + 1
-    mean = scores_HQS.masked_fill(~seen_HQS, 0).sum(-1) / n
-    variance = (scores_HQS - mean[..., None]).square().masked_fill(~seen_HQS, 0).sum(-1) / n
+    mean = block.scores_HTS.masked_fill(~seen, 0).sum(-1) / n
+    variance = (block.scores_HTS - mean[..., None]).square().masked_fill(~seen, 0).sum(-1) / n
     predicted = torch.special.ndtr(torch.special.ndtri(torch.tensor(MASS)) - variance.sqrt())
-    several = (n > 1) & (size.sum(-1) > 0)
+    several = (n > 1) & (mass > 0)
     return {
         "keys_for_mass": torch.where(several, need / n, math.nan),
         "keys_for_mass_gaussian": torch.where(several, predicted, math.nan),

@@ -14,7 +14,7 @@ import torch
 
 from keysift.lens.filler import filler
 from keysift.lens.reading import Reading
-from keysift.lens.subject import Subject
+from keysift.lens.subject import Sample
 
 SPAN = 32
 
@@ -28,37 +28,39 @@ def amounts(span: int, context: int) -> list[int]:
     return found
 
 
-def dilution(subject: Subject, ids: Sequence[int], longest: int) -> dict[str, Any]:
+def dilution(sample: Sample, longest: int) -> dict[str, Any]:
     """`longest`: no more tokens at once than this (and the model's context)."""
+    subject = sample.subject
     most = min(longest, subject.about.context or longest)
-    span = min(SPAN, len(ids) - 1, max(2, most // 4))
+    span = max(2, min(SPAN, min(map(len, sample.texts)) - 1, most // 4))
     added = amounts(span, most)
-    focus: list[dict[int, list[float]]] = []
-    inverse: list[float] = []
-    for amount in added:
-        tokens = [ids[0], *filler(subject, amount), *ids[-span:]]
-        begin = 1 + amount
-        seen: dict[int, list[float]] = {}
-        total: dict[int, torch.Tensor] = {}
-
-        def visit(reading: Reading, begin: int = begin, total: dict[int, torch.Tensor] = total) -> None:
-            for block in reading.blocks():
-                rows = torch.nonzero(block.at_T > begin).flatten()
-                if len(rows):
-                    most_HT = block.weights_HTS[:, rows, begin:].abs().amax(-1)
-                    total[block.layer] = total.get(block.layer, 0) + most_HT.double().sum(1)
-
-        subject.run([tokens], visit)
-        for layer, sums in total.items():
-            seen[layer] = (sums / (span - 1)).tolist()
-        focus.append(seen)
-        inverse.append(float(np.mean([1 / (begin + row + 1) for row in range(1, span)])))
+    focus = [_focus(sample, amount, span) for amount in added]
+    # Mean of 1/n over the queries that are looked at: the span's, but for its first.
+    inverse = [float(np.mean([1 / (amount + row + 2) for row in range(1, span)])) for amount in added]
     rows = []
     for layer, heads in enumerate(subject.about.heads):
         for head in range(heads):
             curve = [found[layer][head] for found in focus]
             rows.append({"layer": layer, "head": head, "focus": curve, "exponent": _exponent(inverse, curve)})
     return {"span": span, "added": added, "heads": rows}
+
+
+def _focus(sample: Sample, amount: int, span: int) -> dict[int, list[float]]:
+    """The mean largest weight on a key of the span, for each layer and head."""
+    between = filler(sample.subject, amount)
+    begin = 1 + amount
+    total: dict[int, torch.Tensor] = {}
+
+    def visit(reading: Reading) -> None:
+        for block in reading.blocks():
+            rows = torch.nonzero(block.at_T > begin).flatten()
+            if len(rows):
+                most_HT = block.weights_HTS[:, rows, begin:].abs().amax(-1)
+                total[block.layer] = total.get(block.layer, 0) + most_HT.double().sum(1)
+
+    Sample(sample.subject, [[ids[0], *between, *ids[-span:]] for ids in sample.texts], sample.batch).show(visit)
+    queries = len(sample.texts) * (span - 1)
+    return {layer: (sums / queries).tolist() for layer, sums in total.items()}
 
 
 def _exponent(inverse: Sequence[float], focus: Sequence[float]) -> float | None:

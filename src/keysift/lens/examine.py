@@ -1,7 +1,7 @@
 """`inspect`: every diagnostic of a model on some texts, as one record.
 
 Reading order: the texts are checked, unrelated text calibrates each head, every text is read once for the row
-diagnostics, and the tests of relative relevance run on the first text.
+diagnostics, and the tests of relative relevance run on the texts' ends and beginnings.
 """
 
 import time
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from keysift.core import memory, provenance
+from keysift.core.errors import RangeError
 from keysift.lens.collect import Array, Collector, HeadSums
 from keysift.lens.dilution import dilution
 from keysift.lens.findings import findings
@@ -21,11 +22,11 @@ from keysift.lens.nothing import nothing_relevant
 from keysift.lens.percentile import LEVELS, Calibration, calibrate
 from keysift.lens.reading import CELLS, Reading
 from keysift.lens.record import Head, Record, Text
-from keysift.lens.subject import Progress, Subject, checked, losses, silent
+from keysift.lens.subject import Progress, Sample, Subject, checked, losses, silent
 from keysift.lens.swap import output, swapped
 
 NO_LIMIT = 1e12  # a reach beyond is written as this
-EXCERPT, SHORT = 256, 128  # tokens of the tests that run the model for every layer, and for every count of keys
+EXCERPT = 128  # tokens of each text in the tests that run the model for every layer, and for every count of keys
 NAMED = 20  # keys that are only relatively bright, by name
 
 
@@ -46,14 +47,18 @@ def inspect(
 
     tokens     read only so many tokens of each text
     sample     rows of each context bucket that get the dear diagnostics (collect.py)
-    tests      also run the tests of relative relevance, on the first text
+    tests      also run the tests of relative relevance
     each_head  in them, also search the fewest keys each head needs: several runs of the model for each head
     swap       mechanisms that weigh the model's own scores instead, for comparison
     """
     began = time.monotonic()
+    for name, value, least in (("batch", batch, 1), ("sample", sample, 0), ("tokens", tokens, 2)):
+        if value is not None and value < least:
+            raise RangeError(f"{name} must be at least {least}, got {value}")
     named = texts if isinstance(texts, Mapping) else {f"text {i + 1}": text for i, text in enumerate(texts)}
     ids = {name: checked(subject, name, text, tokens) for name, text in named.items()}
     _fits(subject, ids, batch)
+    _can_swap(subject, next(iter(ids.values()))[:2], swap)
     longest = max(map(len, ids.values()))
     calibration = calibrate(subject, longest) if tests else None
     collector = Collector(longest, sample=sample, seed=seed, calibration=calibration)
@@ -63,7 +68,7 @@ def inspect(
         texts=tuple(Text(name=name, tokens=len(ids[name]), loss=loss) for name, loss in found.items()),
         lengths=tuple((2**k, 2 ** (k + 1) - 1) for k in range(collector.buckets)),
         heads=heads_of(collector),
-        tests=_tests(subject, list(ids.values()), collector, each_head, progress) if calibration else {},
+        tests=_tests(Sample(subject, list(ids.values()), batch), collector, each_head, progress) if calibration else {},
         swaps=tuple(_swap(subject, ids, batch, name, collector, progress) for name in swap),
         made={"cpu": provenance.cpu(), "commit": provenance.commit(), "sample": sample, "seed": seed},
     )
@@ -92,26 +97,27 @@ def _collect(
         return None if swap is None else output(seen)
 
     for start in range(0, len(names), batch):
+        collector.before = start
         some = names[start : start + batch]
         texts = [ids[name] for name in some]
-        found |= dict(zip(some, losses(subject.run(texts, visit), texts), strict=True))
+        found |= dict(zip(some, losses(subject, subject.run(texts, visit), texts), strict=True))
     return found
 
 
-def _tests(
-    subject: Subject, texts: Sequence[Sequence[int]], collector: Collector, each_head: bool, progress: Progress
-) -> dict[str, Any]:
+def _tests(sample: Sample, collector: Collector, each_head: bool, progress: Progress) -> dict[str, Any]:
     assert collector.calibration is not None
-    first, longest = texts[0], max(map(len, texts))
+    longest = max(map(len, sample.texts))
     progress("tests", 0, 4)
-    found: dict[str, Any] = {"absolute_percentile": _percentiles(subject, texts, collector, collector.calibration)}
-    found["leave_out"] = leave_out(subject, first[:EXCERPT])
+    found: dict[str, Any] = {
+        "absolute_percentile": _percentiles(sample.subject, sample.texts, collector, collector.calibration),
+        "leave_out": leave_out(sample.beginnings(EXCERPT), progress),
+    }
     progress("tests", 1, 4)
-    found["dilution"] = dilution(subject, first, longest)
+    found["dilution"] = dilution(sample, longest)
     progress("tests", 2, 4)
-    found["nothing_relevant"] = nothing_relevant(subject, first, longest)
+    found["nothing_relevant"] = nothing_relevant(sample, longest)
     progress("tests", 3, 4)
-    found["functional"] = functional(subject, first[:SHORT], heads=each_head, progress=progress)
+    found["functional"] = functional(sample.beginnings(EXCERPT), heads=each_head, progress=progress)
     progress("tests", 4, 4)
     return found
 
@@ -146,6 +152,17 @@ def _swap(
     return {"mechanism": name, "losses": found, "heads": heads}
 
 
+def _can_swap(subject: Subject, ids: Sequence[int], swap: Sequence[str]) -> None:
+    """Two tokens tell whether every layer's scores can be weighed so, before the work starts."""
+
+    def visit(reading: Reading) -> None:
+        for name in swap:
+            swapped(reading, name)
+
+    if swap:
+        subject.run([ids], visit)
+
+
 def _fits(subject: Subject, ids: Mapping[str, Sequence[int]], batch: int) -> None:
     """Logits and their softmax, and a block of scores with what is made of it."""
     longest = max(map(len, ids.values()))
@@ -159,6 +176,8 @@ def heads_of(collector: Collector) -> tuple[Head, ...]:
     for layer, sums in sorted(collector.layers.items()):
         values = {name: sums.mean(name) for name in sums.sums} | _derived(sums)
         by_length = {name: sums.by_length(name) for name in sums.sums}
+        if "spread" in by_length:
+            by_length["reach"] = _reach(by_length["spread"])
         for head in range(sums.heads):
             own = {name: _number(column[head]) for name, column in values.items()}
             found.append(
@@ -180,9 +199,20 @@ def _derived(sums: HeadSums) -> dict[str, Array]:
         "fading_exponent_without_first": -sums.slope("fading_without_first"),
     }
     if "spread" in sums.sums:
-        found["spread_slope"] = sums.slope("spread_slope")
-        # The longest context at which the mean spread of the longest rows could still give one key half of the mass.
-        found["reach"] = np.minimum(1 + np.exp(np.minimum(_last(sums.by_length("spread")), 50)), NO_LIMIT)
+        slope, level = sums.line("spread")
+        found["spread_slope"] = slope
+        found["reach"] = _reach(_last(sums.by_length("spread")))
+        # Where the line meets log n, the spread that half of the mass takes; a line that rises as fast never does.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            meets = level / (1 - slope)
+            meets = np.where((slope < 1) & (meets < np.log(NO_LIMIT)), meets, np.nan)
+        found["focus_until"] = np.exp(np.maximum(meets, 0))
+    return found
+
+
+def _reach(spread: Array) -> Array:
+    """The longest context in which this spread of scores can still give one key half of the mass."""
+    found: Array = np.minimum(1 + np.exp(np.minimum(spread, 50)), NO_LIMIT)
     return found
 
 

@@ -3,6 +3,9 @@
 Plain sentences on many things, so that no topic runs through them. Written for this purpose.
 """
 
+import random
+
+from keysift.core.errors import DataError
 from keysift.lens.subject import Subject
 
 TEXT = """\
@@ -28,7 +31,14 @@ towards evening. The warehouse stands between the canal and the tram line. Pleas
 
 def filler(subject: Subject, count: int, skip: int = 0) -> list[int]:
     """`count` token ids of unrelated text, from its `skip`-th on, repeated where it ends; without a start token."""
-    start = subject.encode("")
-    ids = subject.encode(TEXT)[len(start) :]
+    ids = _unrelated(subject)
     rounds = -(-(skip + count) // len(ids))
     return (ids * rounds)[skip : skip + count]
+
+
+def _unrelated(subject: Subject) -> list[int]:
+    try:
+        return subject.encode(TEXT)[len(subject.encode("")) :]
+    except DataError:
+        # A model of a generated task knows a few words and no sentences: its own words, at random.
+        return random.Random(0).choices(range(subject.about.vocabulary - 1), k=4096)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
+from keysift.lens import critical
 from keysift.lens.kinds import MEANING
 from keysift.lens.record import Head, Record
 
@@ -10,7 +11,8 @@ _PLACES = ("first", "own", "near", "span", "elsewhere", "largest")
 
 
 def findings(record: Record) -> tuple[str, ...]:
-    found = [_kinds(record), _dispersion(record), _focus(record), _refusal(record), *_tests(record), *_swaps(record)]
+    found = [_kinds(record), _dispersion(record), _focus(record), _critical(record), _refusal(record)]
+    found += [*_tests(record), *_swaps(record)]
     return tuple(sentence for sentence in found if sentence)
 
 
@@ -41,13 +43,39 @@ def _dispersion(record: Record) -> str:
 
 def _focus(record: Record) -> str:
     longest = max(text.tokens for text in record.texts)
-    reaches = [reach for head in record.heads if (reach := head.values.get("reach")) is not None]
-    if not reaches:
+    heads = [head for head in record.heads if head.values.get("reach") is not None]
+    if not heads:
         return ""
-    short = sum(reach < longest for reach in reaches)
-    return (
-        f"{short} of {len(reaches)} heads that share out their mass have too little spread of scores to give one key "
+    short = sum((head.values["reach"] or 0) < longest for head in heads)
+    ends = sorted(end for head in heads if (end := head.values.get("focus_until")) is not None)
+    said = (
+        f"{short} of {len(heads)} heads that share out their mass have too little spread of scores to give one key "
         f"half of it at {longest} visible keys."
+    )
+    if not ends:
+        return f"{said} Their spreads keep up with log n as far as was seen."
+    return (
+        f"{said} In {len(ends)} the spread grows more slowly than log n: as fitted, the first of them can no longer do "
+        f"it from {_rounded(ends[0])} keys on, half of them from {_rounded(ends[(len(ends) - 1) // 2])}."
+    )
+
+
+def _rounded(keys: float) -> str:
+    """Two digits: a fit extended far beyond what was seen has no more."""
+    return f"{float(f'{keys:.2g}'):,.0f}" if keys < 1e6 else f"{keys:.0e}".replace("e+0", "e").replace("e+", "e")
+
+
+def _critical(record: Record) -> str:
+    """At the longest contexts seen."""
+    bucket = critical.longest_measured(record)
+    if bucket is None:
+        return ""
+    low, high = record.lengths[bucket]
+    found = [critical.critical(record, bucket, name) for name in (critical.OUTPUT, critical.SUBSET)]
+    counts = ["no N that was tried" if n is None else f"N = {n}" for n in found]
+    return (
+        f"At {low} to {high} visible keys the distance of the N heaviest keys is like its expectation from the full "
+        f"output from {counts[0]} on, and from that of a random set from {counts[1]} on (over heads, at the 1% level)."
     )
 
 
@@ -76,6 +104,11 @@ def _tests(record: Record) -> Iterable[str]:
     if moved is not None:
         yield f"When a row's brightest key leaves, the weights of the others change by {moved:.3f} in sum."
     out = record.tests["leave_out"]
+    outputs = [row["brightest_output"] for row in out["layers"]]
+    yield (
+        f"When every row loses its brightest key, the output of a layer moves by "
+        f"{100 * sum(outputs) / len(outputs):.0f}% of its size on average and by {100 * max(outputs):.0f}% at most."
+    )
     yield (
         f"Without the brightest key of each row the loss goes from {out['loss']:.3f} to {out['brightest']:.3f}; "
         f"without the first key, to {out['first']:.3f}."

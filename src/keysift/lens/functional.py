@@ -8,21 +8,22 @@ tried is recorded.
 Letters: H heads, T queries, S keys.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from keysift.lens.reading import Block, Reading
-from keysift.lens.subject import Progress, Subject, losses, silent
+from keysift.lens.subject import Progress, Sample, silent
 
 LIMITS = (0.01, 0.05, 0.10)
+WAYS = (("deletion", False), ("renormalised", True))
 Loss = Callable[[int], float]
 
 
 def heaviest(block: Block, count: int, renormalise: bool) -> Tensor:
     """Weights with all but the `count` heaviest of each row set to zero."""
-    size = block.weights_HTS.abs()
+    size = block.size_HTS
     if count >= size.shape[-1]:
         return block.weights_HTS
     chosen = size.topk(count, dim=-1).indices
@@ -33,9 +34,7 @@ def heaviest(block: Block, count: int, renormalise: bool) -> Tensor:
     return kept * torch.where(held > 0, whole / held, 0.0)
 
 
-def loss_with_top(
-    subject: Subject, ids: Sequence[int], count: int, *, renormalise: bool, head: tuple[int, int] | None = None
-) -> float:
+def loss_with_top(sample: Sample, count: int, *, renormalise: bool, head: tuple[int, int] | None = None) -> float:
     """Of the whole model, or with one head (layer, head) changed and all others as they are."""
 
     def change(block: Block) -> Tensor:
@@ -49,7 +48,7 @@ def loss_with_top(
     def visit(reading: Reading) -> Tensor | None:
         return reading.output(change) if head is None or head[0] == reading.layer else None
 
-    return losses(subject.run([ids], visit), [ids])[0]
+    return sample.loss(visit)
 
 
 def smallest(loss: Loss, whole: float, most: int) -> tuple[dict[str, int], dict[int, float]]:
@@ -74,31 +73,24 @@ def smallest(loss: Loss, whole: float, most: int) -> tuple[dict[str, int], dict[
     return found, dict(sorted(tried.items()))
 
 
-def functional(
-    subject: Subject,
-    ids: Sequence[int],
-    *,
-    heads: bool = True,
-    progress: Progress = silent,
-) -> dict[str, object]:
-    """The test of the whole model and, if asked, of each head alone, on one text."""
-    whole = losses(subject.run([ids], lambda reading: None), [ids])[0]
-    found: dict[str, object] = {"tokens": len(ids), "loss": whole}
-    for way, renormalise in (("deletion", False), ("renormalised", True)):
-        best, tried = smallest(_loss(subject, ids, renormalise, None), whole, len(ids))
+def functional(sample: Sample, *, heads: bool = True, progress: Progress = silent) -> dict[str, object]:
+    """The test of the whole model and, if asked, of each head alone."""
+    whole, most = sample.loss(), max(map(len, sample.texts))
+    found: dict[str, object] = {"tokens": most, "loss": whole}
+    for way, renormalise in WAYS:
+        best, tried = smallest(_loss(sample, renormalise, None), whole, most)
         found[way] = {"smallest": best, "tried": {str(count): loss for count, loss in tried.items()}}
     if not heads:
         return found
-    every = [(layer, head) for layer, number in enumerate(subject.about.heads) for head in range(number)]
+    every = [(layer, head) for layer, number in enumerate(sample.subject.about.heads) for head in range(number)]
     rows = []
     for done, head in enumerate(every, 1):
         row: dict[str, object] = {"layer": head[0], "head": head[1]}
-        for way, renormalise in (("deletion", False), ("renormalised", True)):
-            row[way] = smallest(_loss(subject, ids, renormalise, head), whole, len(ids))[0]
+        row |= {way: smallest(_loss(sample, renormalise, head), whole, most)[0] for way, renormalise in WAYS}
         rows.append(row)
-        progress("heads", done, len(every))
+        progress("fewest keys of each head", done, len(every))
     return found | {"heads": rows}
 
 
-def _loss(subject: Subject, ids: Sequence[int], renormalise: bool, head: tuple[int, int] | None) -> Loss:
-    return lambda count: loss_with_top(subject, ids, count, renormalise=renormalise, head=head)
+def _loss(sample: Sample, renormalise: bool, head: tuple[int, int] | None) -> Loss:
+    return lambda count: loss_with_top(sample, count, renormalise=renormalise, head=head)

@@ -1,14 +1,16 @@
 """What the heaviest keys of a row carry of its output, and whether they stand apart: distance and separability.
 
 Definitions after arXiv:2508.17821 and arXiv:2609.37879, reconstructed from prose (docs/lens.md says which). x_i are the
-head's value vectors, y_i = alpha_i x_i, I the N heaviest of the n visible keys, s = sum over I of y_i.
+head's value vectors, y_i = alpha_i x_i, I the N heaviest of the n visible keys, s = sum over I of y_i, D_i = |y_i - s|.
 
-    distance    d = sum over i not in I of |y_i - s|
-    bound       (1 - A) max |x_i - x_j| + max over I of |x_j| (A (n - N) - (1 - A)),   A = sum over I of alpha_i
-    expected_subset   (n - N)/n sum_i |N/(n - 1) sum_{j != i} y_j - y_i|          (a random I)
+    distance    d = sum over i not in I of D_i
+    bound       B max |x_i - x_j| + max over I of |x_j| (A (n - N) - B),   A and B sums of alpha_i in and outside I
+    expected_subset   (n - N)/n sum_i |N/(n - 1) sum_{j != i} y_j - y_i|          (a random I, its mean taken inside)
     expected_output   (n - N)/n sum_i |sum_{j != i} y_j - y_i|                    (the full output in place of s)
-    D_i = |y_i - s|;  recall = share of I with D_i below every D_j outside I;  precision = N / (N + those outside I
-    with D_j at most the largest D_i in I);  f = their harmonic mean
+    recall = share of I with D_i below r, r the least D_j outside I;  precision = N / (N + those outside I with D_j at
+    most the largest D_i in I);  f = their harmonic mean
+    recall_lower <= recall, recall_upper: Theorem 2, with xi_i >= D_i from M = max over I of |x_j| and the least
+    |x_j - x_k| within I (see `theorem_2`)
 
 Letters: H heads, Q chosen queries, S keys, N heaviest keys, V value width.
 """
@@ -21,124 +23,193 @@ from torch import Tensor
 from keysift.lens.rows import Numbers
 
 SETS = (1, 2, 4, 8, 16, 32, 64)
-DISTANCES = (5, 20)
+BOUNDED = (5, 20)  # the bound compares every key of I with every other key, so it is taken at two N only
+DISTANCES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
-def geometry(alpha_HQS: Tensor, seen_HQS: Tensor, x_HSV: Tensor, random_HQS: Tensor, shuffle_S: Tensor) -> Numbers:
+def geometry(alpha_HQS: Tensor, seen_HQS: Tensor, x_HSV: Tensor, random_HQS: Tensor, shuffled_HSV: Tensor) -> Numbers:
     """Distance at N in DISTANCES, separability at N in SETS with two null baselines; rows with n > 2 N only.
 
-    `random_HQS` ranks keys at random and `shuffle_S` permutes values: the caller draws them, so that the way a text
-    was cut into blocks changes nothing."""
-    n_HQ = seen_HQS.sum(-1)
-    order_HQS = alpha_HQS.masked_fill(~seen_HQS, -math.inf).argsort(dim=-1, descending=True, stable=True)
+    `random_HQS` ranks keys at random and `shuffled_HSV` are values of other keys: the caller draws them, so that the
+    way a text was cut into blocks changes nothing."""
+    own = Values(alpha_HQS, seen_HQS, x_HSV)
     # The same weights on other values: whether it matters which vectors the heavy keys carry.
-    shuffled = x_HSV[:, shuffle_S]
+    other = Values(alpha_HQS, seen_HQS, shuffled_HSV)
+    order_HQS = alpha_HQS.masked_fill(~seen_HQS, -math.inf).argsort(dim=-1, descending=True, stable=True)
     # The same values, a random set: whether it matters that the keys are the heavy ones.
     chance_HQS = random_HQS.masked_fill(~seen_HQS, -math.inf).argsort(dim=-1, descending=True)
     found: Numbers = {}
     for count in (c for c in SETS if c < alpha_HQS.shape[-1]):
-        own = Separation.of(alpha_HQS, seen_HQS, x_HSV, order_HQS[..., :count])
-        cosine = own.cosine()
-        scores = {
-            "recall": own.recall(),
-            "precision": own.precision(),
-            "f": own.f(),
-            "cosine_recall": cosine.recall(),
-            "cosine_f": cosine.f(),
-            "recall_of_shuffled_values": Separation.of(alpha_HQS, seen_HQS, shuffled, order_HQS[..., :count]).recall(),
-            "recall_of_random_sets": Separation.of(alpha_HQS, seen_HQS, x_HSV, chance_HQS[..., :count]).recall(),
+        heavy, chance = order_HQS[..., :count], chance_HQS[..., :count]
+        found |= own.long(count, own.separability(heavy))
+        nulls = {
+            "recall_of_shuffled_values": other.around(heavy).recall(),
+            "recall_of_random_sets": own.around(chance).recall(),
         }
-        found |= {f"{name}_{count}": _where_long(value, n_HQ, count) for name, value in scores.items()}
+        found |= own.long(count, nulls)
     for count in (c for c in DISTANCES if c < alpha_HQS.shape[-1]):
-        found |= {
-            f"{name}_{count}": _where_long(value, n_HQ, count)
-            for name, value in distance(alpha_HQS, seen_HQS, x_HSV, order_HQS[..., :count]).items()
-        }
+        heavy, chance = order_HQS[..., :count], chance_HQS[..., :count]
+        distance = own.around(heavy).distance()
+        numbers = own.expected(count) | {"distance": distance, "distance_random": own.around(chance).distance()}
+        if count in BOUNDED:
+            numbers |= own.bound(heavy, distance)
+        found |= own.long(count, numbers)
     return found
 
 
-def _where_long(value: Tensor, n_HQ: Tensor, count: int) -> Tensor:
-    return torch.where(n_HQ > 2 * count, value, math.nan)
+class Values:
+    """Some rows of weights with the values they weigh."""
+
+    def __init__(self, alpha_HQS: Tensor, seen_HQS: Tensor, x_HSV: Tensor) -> None:
+        self.alpha_HQS, self.seen_HQS, self.x_HSV = alpha_HQS, seen_HQS, x_HSV
+        self.n_HQ = seen_HQS.sum(-1).to(alpha_HQS.dtype)
+        self.positive_HQ = alpha_HQS.amin(-1) >= 0
+        self.x2_H1S = x_HSV.square().sum(-1)[:, None]
+        self.y2_HQS = alpha_HQS.square() * self.x2_H1S  # |y|^2
+        self.o_HQV = alpha_HQS @ x_HSV
+        self.yo_HQS = alpha_HQS * (self.o_HQV @ x_HSV.mT)  # <y, o>
+
+    def long(self, count: int, numbers: Numbers) -> Numbers:
+        """Named after N, and without rows too short for it."""
+        return {f"{name}_{count}": torch.where(self.n_HQ > 2 * count, x, math.nan) for name, x in numbers.items()}
+
+    def around(self, set_HQN: Tensor) -> "Around":
+        picked_HQN = self.alpha_HQS.gather(-1, set_HQN)
+        # A product with zeros: gathering the set's values takes longer.
+        s_HQV = torch.zeros_like(self.alpha_HQS).scatter_(-1, set_HQN, picked_HQN) @ self.x_HSV
+        ys_HQS = self.alpha_HQS * (s_HQV @ self.x_HSV.mT)
+        return Around(self, set_HQN, ys_HQS, s_HQV.square().sum(-1, keepdim=True))
+
+    def separability(self, set_HQN: Tensor) -> Numbers:
+        around = self.around(set_HQN)
+        recall, precision = around.recall(), around.precision()
+        cosine = around.cosine()
+        cosine_recall = cosine.recall()
+        lower, upper = theorem_2(
+            self.alpha_HQS.gather(-1, set_HQN), self.gathered(set_HQN), around.outside_HQS.amin(-1).sqrt()
+        )
+        return {
+            "recall": recall,
+            "precision": precision,
+            "f": _harmonic(precision, recall),
+            "cosine_recall": cosine_recall,
+            "cosine_f": _harmonic(cosine.precision(), cosine_recall),
+            "recall_lower": torch.where(self.positive_HQ, lower.clamp_min(0), math.nan),
+            "recall_upper": torch.where(self.positive_HQ, upper, math.nan),
+        }
+
+    def expected(self, count: int) -> Numbers:
+        left = (self.n_HQ - count) / self.n_HQ
+        share = (count / (self.n_HQ - 1))[..., None]
+        return {
+            "distance_expected_subset": left * self._norms(share).sum(-1),
+            "distance_expected_output": left * self._norms(torch.ones_like(share)).sum(-1),
+        }
+
+    def _norms(self, share_HQ1: Tensor) -> Tensor:
+        """|share (o - y_i) - y_i| of every visible key."""
+        o2 = self.o_HQV.square().sum(-1, keepdim=True)
+        own = 1 + share_HQ1
+        squared = share_HQ1.square() * o2 - 2 * share_HQ1 * own * self.yo_HQS + own.square() * self.y2_HQS
+        return squared.clamp_min_(0).sqrt_().masked_fill_(~self.seen_HQS, 0)
+
+    def bound(self, set_HQN: Tensor, distance_HQ: Tensor) -> Numbers:
+        """Theorem 1 (1) in its linear form, where no weight is negative; and the distance against two references."""
+        kept = self.alpha_HQS.gather(-1, set_HQN).sum(-1)
+        tail = self.alpha_HQS.sum(-1) - kept
+        longest = self.gathered(set_HQN).norm(dim=-1).amax(-1)
+        left = self.n_HQ - set_HQN.shape[-1]
+        bound = tail * self._farthest(set_HQN) + longest * (kept * left - tail)
+        bound = torch.where(self.positive_HQ, bound, math.nan)
+        return {
+            "distance_bound": bound,
+            "distance_tightness": distance_HQ / bound,
+            "distance_share": distance_HQ / (left * self.o_HQV.norm(dim=-1)),
+        }
+
+    def gathered(self, set_HQN: Tensor) -> Tensor:
+        """The values of a set, H Q N V."""
+        heads, rows, count = set_HQN.shape
+        index = set_HQN.reshape(heads, rows * count, 1).expand(-1, -1, self.x_HSV.shape[2])
+        return self.x_HSV.gather(1, index).view(heads, rows, count, -1)
+
+    def _farthest(self, set_HQN: Tensor) -> Tensor:
+        """The largest distance between a chosen value and one that is not: a key of the set at a time."""
+        hidden_HQS = (~self.seen_HQS).scatter(-1, set_HQN, True)
+        most = torch.zeros_like(self.n_HQ)
+        chosen_HQNV = self.gathered(set_HQN)
+        for place in range(set_HQN.shape[-1]):
+            chosen_HQV = chosen_HQNV[:, :, place]
+            # |x - y|^2 - |x|^2, so that one more array of this size is not made; |x| is the same for the whole row.
+            away_HQS = self.x2_H1S - 2 * (chosen_HQV @ self.x_HSV.mT)
+            far_HQ = away_HQS.masked_fill_(hidden_HQS, -math.inf).amax(-1) + chosen_HQV.square().sum(-1)
+            most = torch.maximum(most, far_HQ.clamp_min(0).sqrt())
+        return most
 
 
-class Separation:
-    """D_i of every key against the sum over a chosen set."""
+class Around:
+    """How far every key is from the sum over a set: squares of D, or another measure that orders keys."""
 
-    def __init__(self, D_HQS: Tensor, chosen_HQS: Tensor, others_HQS: Tensor, dots: tuple[Tensor, ...]) -> None:
-        self.D_HQS, self.chosen_HQS, self.others_HQS, self._dots = D_HQS, chosen_HQS, others_HQS, dots
+    def __init__(self, of: Values, set_HQN: Tensor, ys_HQS: Tensor, s2_HQ1: Tensor) -> None:
+        self._of, self._set_HQN, self._ys_HQS, self._s2_HQ1 = of, set_HQN, ys_HQS, s2_HQ1
+        # |y - s|^2 = |s|^2 - 2 <y, s> + |y|^2
+        self._measure((s2_HQ1 - 2 * ys_HQS + of.y2_HQS).clamp_min_(0))
 
-    @classmethod
-    def of(cls, alpha_HQS: Tensor, seen_HQS: Tensor, x_HSV: Tensor, set_HQN: Tensor) -> "Separation":
-        chosen_HQS = torch.zeros_like(seen_HQS).scatter_(-1, set_HQN, True)
-        s_HQV = torch.where(chosen_HQS, alpha_HQS, 0.0) @ x_HSV
-        # |y - s|^2 = |s|^2 - 2 alpha <s, x> + alpha^2 |x|^2
-        inner_HQS = s_HQV @ x_HSV.mT
-        length2_H1S = x_HSV.square().sum(-1)[:, None]
-        s2_HQ1 = s_HQV.square().sum(-1, keepdim=True)
-        D_HQS = (s2_HQ1 - 2 * alpha_HQS * inner_HQS + alpha_HQS.square() * length2_H1S).clamp_min(0).sqrt()
-        return cls(D_HQS, chosen_HQS, seen_HQS & ~chosen_HQS, (alpha_HQS, inner_HQS, length2_H1S, s2_HQ1))
+    def _measure(self, far_HQS: Tensor) -> None:
+        self.inside_HQN = far_HQS.gather(-1, self._set_HQN)
+        # Infinitely far: what is hidden, and the set itself.
+        self.outside_HQS = far_HQS.masked_fill_(~self._of.seen_HQS, math.inf).scatter_(-1, self._set_HQN, math.inf)
 
-    def cosine(self) -> "Separation":
+    def cosine(self) -> "Around":
         """The same with 1 - cos(y_i, s) for the distance; a zero weight has no direction and counts as orthogonal."""
-        alpha, inner, length2, s2 = self._dots
-        cos = alpha * inner / ((alpha.abs() * length2.sqrt()) * s2.sqrt() + 1e-12)
-        return Separation(1 - cos, self.chosen_HQS, self.others_HQS, self._dots)
+        found = Around(self._of, self._set_HQN, self._ys_HQS, self._s2_HQ1)
+        found._measure(1 - self._ys_HQS / (self._of.y2_HQS.sqrt() * self._s2_HQ1.sqrt() + 1e-12))
+        return found
 
     def recall(self) -> Tensor:
-        nearest = self.D_HQS.masked_fill(~self.others_HQS, math.inf).amin(-1, keepdim=True)
-        inside = (nearest > self.D_HQS) & self.chosen_HQS
-        return inside.sum(-1) / self.chosen_HQS.sum(-1)
+        nearest = self.outside_HQS.amin(-1, keepdim=True)
+        return (self.inside_HQN < nearest).sum(-1) / self._set_HQN.shape[-1]
 
     def precision(self) -> Tensor:
-        farthest = self.D_HQS.masked_fill(~self.chosen_HQS, -math.inf).amax(-1, keepdim=True)
-        count = self.chosen_HQS.sum(-1)
-        return count / (count + ((farthest >= self.D_HQS) & self.others_HQS).sum(-1))
+        farthest = self.inside_HQN.amax(-1, keepdim=True)
+        count = self._set_HQN.shape[-1]
+        return count / (count + (self.outside_HQS <= farthest).sum(-1))
 
-    def f(self) -> Tensor:
-        precision, recall = self.precision(), self.recall()
-        return 2 * precision * recall / (precision + recall)
-
-
-def distance(alpha_HQS: Tensor, seen_HQS: Tensor, x_HSV: Tensor, set_HQN: Tensor) -> Numbers:
-    own = Separation.of(alpha_HQS, seen_HQS, x_HSV, set_HQN)
-    n_HQ, count = seen_HQS.sum(-1).to(alpha_HQS.dtype), set_HQN.shape[-1]
-    d = own.D_HQS.masked_fill(~own.others_HQS, 0).sum(-1)
-    kept = alpha_HQS.masked_fill(~own.chosen_HQS, 0).sum(-1)
-    longest = x_HSV.norm(dim=-1)[:, None].masked_fill(~own.chosen_HQS, 0).amax(-1)
-    bound = (1 - kept) * _farthest(x_HSV, set_HQN, own.others_HQS) + longest * (kept * (n_HQ - count) - (1 - kept))
-    o_HQV = alpha_HQS @ x_HSV
-    left = (n_HQ - count) / n_HQ
-    share = (count / (n_HQ - 1))[..., None]
-    subset = left * _norms(alpha_HQS, x_HSV, o_HQV, share, 1 + share).masked_fill(~seen_HQS, 0).sum(-1)
-    one = torch.ones_like(share)
-    output = left * _norms(alpha_HQS, x_HSV, o_HQV, one, 1 + one).masked_fill(~seen_HQS, 0).sum(-1)
-    return {
-        "distance": d,
-        "distance_bound": bound,
-        "distance_tightness": d / bound,
-        "distance_share": d / ((n_HQ - count) * o_HQV.norm(dim=-1)),
-        "distance_expected_subset": subset,
-        "distance_expected_output": output,
-    }
+    def distance(self) -> Tensor:
+        return self.outside_HQS.masked_fill(self.outside_HQS == math.inf, 0).sqrt_().sum(-1)
 
 
-def _norms(alpha_HQS: Tensor, x_HSV: Tensor, o_HQV: Tensor, a_HQ1: Tensor, b_HQ1: Tensor) -> Tensor:
-    """|a o - b y_i| for every key."""
-    inner_HQS = o_HQV @ x_HSV.mT
-    o2 = o_HQV.square().sum(-1, keepdim=True)
-    x2 = x_HSV.square().sum(-1)[:, None]
-    squared = a_HQ1.square() * o2 - 2 * a_HQ1 * b_HQ1 * alpha_HQS * inner_HQS + (b_HQ1 * alpha_HQS).square() * x2
-    return squared.clamp_min(0).sqrt()
+def _harmonic(precision: Tensor, recall: Tensor) -> Tensor:
+    return 2 * precision * recall / (precision + recall)
 
 
-def _farthest(x_HSV: Tensor, set_HQN: Tensor, others_HQS: Tensor) -> Tensor:
-    """The largest distance between a chosen value and one that is not: a key of the set at a time."""
-    most = torch.zeros_like(others_HQS[..., 0], dtype=x_HSV.dtype)
-    length2_H1S = x_HSV.square().sum(-1)[:, None]
-    for place in range(set_HQN.shape[-1]):
-        chosen_HQV = x_HSV.gather(1, set_HQN[..., place, None].expand(-1, -1, x_HSV.shape[2]))
-        # |x - y|^2 - |x|^2, so that one more array of this size is not made; |x| is the same for the whole row.
-        away_HQS = length2_H1S - 2 * (chosen_HQV @ x_HSV.mT)
-        far_HQ = away_HQS.masked_fill(~others_HQS, -math.inf).amax(-1) + chosen_HQV.square().sum(-1)
-        most = torch.maximum(most, far_HQ.clamp_min(0).sqrt())
-    return most
+def theorem_2(alpha_HQN: Tensor, x_HQNV: Tensor, r_HQ: Tensor) -> tuple[Tensor, Tensor]:
+    """Theorem 2's bounds on separability, from a set's weights and values and the radius r:
+
+        1 - sum_i xi_i / (r N)  and  mean_i exp(-max(xi_i - r, 0)^2 / (2 M^2)),
+        xi_i^2 = M^2 sum_{j != i} alpha_j^2 + (M^2 - delta^2 / 2) sum_{j != k; j, k != i} alpha_j alpha_k
+
+    M is the largest length and delta the least distance of the set's values, so that xi_i >= D_i in every row: the
+    lower side then holds row by row, without the theorem's random vectors. The upper side would need xi_i below the
+    mean of D_i instead; it is published, and not a bound.
+    """
+    count = alpha_HQN.shape[-1]
+    longest2 = x_HQNV.square().sum(-1).amax(-1, keepdim=True)
+    near2 = _least_squared_distance(x_HQNV)[..., None]
+    rest = alpha_HQN.sum(-1, keepdim=True) - alpha_HQN
+    squares = alpha_HQN.square().sum(-1, keepdim=True) - alpha_HQN.square()
+    pairs = (rest.square() - squares).clamp_min(0)
+    xi = (longest2 * rest.square() - near2 / 2 * pairs).clamp_min(0).sqrt()
+    lower = 1 - xi.sum(-1) / (r_HQ * count)
+    upper = torch.exp(-(xi - r_HQ[..., None]).clamp_min(0).square() / (2 * longest2)).mean(-1)
+    return lower, upper
+
+
+def _least_squared_distance(x_HQNV: Tensor) -> Tensor:
+    """Between two different members of each set; 0 for a set of one, where it is multiplied by nothing."""
+    count = x_HQNV.shape[-2]
+    if count == 1:
+        return torch.zeros_like(x_HQNV[..., 0, 0])
+    x2 = x_HQNV.square().sum(-1)
+    apart = x2[..., :, None] + x2[..., None, :] - 2 * (x_HQNV @ x_HQNV.mT)
+    return apart.masked_fill_(torch.eye(count, dtype=torch.bool), math.inf).flatten(-2).amin(-1).clamp_min(0)

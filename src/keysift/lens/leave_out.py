@@ -15,16 +15,14 @@ from torch import Tensor
 
 from keysift.lens.reading import Block, Reading
 from keysift.lens.rows import Numbers
-from keysift.lens.subject import Subject, losses
+from keysift.lens.subject import Progress, Sample, silent
 
 Choose = Callable[[Block], Tensor]  # the key each row loses, H T
 
 
 def brightest(block: Block) -> Tensor:
     """The key with the largest weight, the first key aside where the row sees another."""
-    size = block.weights_HTS.abs().masked_fill(~block.seen_HTS, -1)
-    size[..., 0] = torch.where(block.seen_HTS.sum(-1) > 1, -1.0, size[..., 0])
-    return size.argmax(-1)
+    return torch.where(block.n_HT > 1, block.brightest_HT[1], 0)
 
 
 def first(block: Block) -> Tensor:
@@ -39,7 +37,7 @@ def position(key: int) -> Choose:
 def without(block: Block, key_HT: Tensor, heads: Sequence[int] | None = None) -> Tensor:
     """The weights once each row has lost a key, for some heads or all; a row that saw no other keeps it."""
     lost = torch.zeros_like(block.seen_HTS).scatter_(-1, key_HT[..., None], True)
-    lost &= (block.seen_HTS.sum(-1) > 1)[..., None]
+    lost &= (block.n_HT > 1)[..., None]
     weights = block.reweigh(~lost)
     if heads is None:
         return weights
@@ -56,7 +54,7 @@ def moved(block: Block) -> Numbers:
     shift = (after - block.weights_HTS).masked_fill(~stays, 0).abs().sum(-1)
     others = block.weights_HTS.masked_fill(~stays, 0).abs().sum(-1)
     before_out, after_out = block.weights_HTS @ block.values_HSV, after @ block.values_HSV
-    several = block.seen_HTS.sum(-1) > 1
+    several = block.n_HT > 1
     size = before_out.norm(dim=-1)
     return {
         "left_out_moved": torch.where(several, shift, math.nan),
@@ -66,12 +64,7 @@ def moved(block: Block) -> Numbers:
 
 
 def loss_without(
-    subject: Subject,
-    ids: Sequence[int],
-    choose: Choose,
-    *,
-    layer: int | None = None,
-    heads: Sequence[int] | None = None,
+    sample: Sample, choose: Choose, *, layer: int | None = None, heads: Sequence[int] | None = None
 ) -> float:
     """The loss when every row loses a key: in every layer, in one, or for some heads of one."""
 
@@ -80,24 +73,39 @@ def loss_without(
             return None
         return reading.output(lambda block: without(block, choose(block), heads))
 
-    return losses(subject.run([ids], visit), [ids])[0]
+    return sample.loss(visit)
 
 
-def leave_out(subject: Subject, ids: Sequence[int]) -> dict[str, Any]:
-    """What the loss becomes without the brightest key of each row, and without the first key: by layer and in all."""
-    rows = [
-        {
-            "layer": layer,
-            "brightest": loss_without(subject, ids, brightest, layer=layer),
-            "first": loss_without(subject, ids, first, layer=layer),
-        }
-        for layer in range(len(subject.about.heads))
-    ]
-    whole = losses(subject.run([ids], lambda reading: None), [ids])[0]
+def outputs_moved(sample: Sample, choose: Choose) -> list[float]:
+    """For each layer: how far its output moves when every row loses a key, relative to the output's size."""
+    layers = len(sample.subject.about.heads)
+    shift, size = torch.zeros(layers, dtype=torch.float64), torch.zeros(layers, dtype=torch.float64)
+
+    def visit(reading: Reading) -> None:
+        before = reading.output(lambda block: block.weights_HTS)
+        after = reading.output(lambda block: without(block, choose(block)))
+        shift[reading.layer] += (after - before).double().square().sum()
+        size[reading.layer] += before.double().square().sum()
+
+    sample.show(visit)
+    return (shift / size).sqrt().tolist()
+
+
+def leave_out(sample: Sample, progress: Progress = silent) -> dict[str, Any]:
+    """Without the brightest key of each row, and without the first key: the loss by layer and in all, and how far the
+    output of each layer moves."""
+    ways = {"brightest": brightest, "first": first}
+    moved = {f"{name}_output": outputs_moved(sample, choose) for name, choose in ways.items()}
+    layers = len(sample.subject.about.heads)
+    rows = []
+    for layer in range(layers):
+        row: dict[str, Any] = {"layer": layer}
+        row |= {name: loss_without(sample, choose, layer=layer) for name, choose in ways.items()}
+        rows.append(row | {name: values[layer] for name, values in moved.items()})
+        progress("leave a key out", layer + 1, layers)
     return {
-        "tokens": len(ids),
-        "loss": whole,
-        "brightest": loss_without(subject, ids, brightest),
-        "first": loss_without(subject, ids, first),
+        "tokens": sum(map(len, sample.texts)),
+        "loss": sample.loss(),
+        **{name: loss_without(sample, choose) for name, choose in ways.items()},
         "layers": rows,
     }

@@ -53,8 +53,9 @@ def relevance_maps(
 
 def _layer(reading: Reading, wanted: list[int]) -> list[dict[str, Any]]:
     blocks = list(reading.blocks_of(0))
-    weights_HTS = torch.cat([block.weights_HTS for block in blocks], dim=1)
-    scores_HTS = torch.cat([block.scores_HTS.masked_fill(~block.seen_HTS, 0) for block in blocks], dim=1)
+    keys = blocks[-1].every_value_HSV.shape[1]
+    weights_HTS = torch.cat([_wide(block.weights_HTS, keys) for block in blocks], dim=1)
+    scores_HTS = torch.cat([_wide(block.scores_HTS.masked_fill(~block.seen_HTS, 0), keys) for block in blocks], dim=1)
     least = threshold(reading)
     return [
         {
@@ -65,6 +66,10 @@ def _layer(reading: Reading, wanted: list[int]) -> list[dict[str, Any]]:
         }
         for head in wanted
     ]
+
+
+def _wide(map_HTS: Tensor, keys: int) -> Tensor:
+    return torch.nn.functional.pad(map_HTS, (0, keys - map_HTS.shape[-1]))
 
 
 def _rounded(map_TS: Tensor) -> list[list[float]]:

@@ -6,7 +6,6 @@
 Both have the same length, so every query keeps its position. Measured on the queries of the last span.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,23 +13,26 @@ from torch import Tensor
 
 from keysift.lens.filler import filler
 from keysift.lens.reading import Block, Reading
-from keysift.lens.subject import Subject
+from keysift.lens.subject import Sample
 
 SPAN = 32
 NEAR = 8  # neighbours: this many keys before the query
 PLACES = ("first", "own", "near", "span", "elsewhere")
 
 
-def nothing_relevant(subject: Subject, ids: Sequence[int], longest: int) -> dict[str, Any]:
+def nothing_relevant(sample: Sample, longest: int) -> dict[str, Any]:
+    """`longest`: no more tokens at once than this (and the model's context)."""
+    subject = sample.subject
     most = min(longest, subject.about.context or longest)
-    span = max(2, min(SPAN, len(ids) - 1, (most - 1) // 4))
-    own = list(ids[-span:])
+    span = max(2, min(SPAN, min(map(len, sample.texts)) - 1, (most - 1) // 4))
     lead, between, instead = (filler(subject, span, skip=span * part) for part in range(3))
-    first = [ids[0]]
     found = {}
-    for name, middle in (("with", own), ("without", instead)):
-        tokens = [*first, *lead, *middle, *between, *own]
-        found[name] = _where(subject, tokens, slice(1 + span, 1 + 2 * span), len(tokens) - span)
+    for name in ("with", "without"):
+        texts = []
+        for ids in sample.texts:
+            own = list(ids[-span:])
+            texts.append([ids[0], *lead, *(own if name == "with" else instead), *between, *own])
+        found[name] = _where(Sample(subject, texts, sample.batch), slice(1 + span, 1 + 2 * span), 1 + 3 * span)
     rows = []
     for layer, heads in enumerate(subject.about.heads):
         for head in range(heads):
@@ -39,7 +41,7 @@ def nothing_relevant(subject: Subject, ids: Sequence[int], longest: int) -> dict
     return {"span": span, "tokens": 4 * span + 1, "heads": rows}
 
 
-def _where(subject: Subject, tokens: list[int], there: slice, begin: int) -> dict[str, dict[int, Tensor]]:
+def _where(sample: Sample, there: slice, begin: int) -> dict[str, dict[int, Tensor]]:
     """Mean mass by place, largest weight and row mass of the queries from `begin` on, by layer."""
     sums: dict[str, dict[int, Tensor]] = {name: {} for name in (*PLACES, "largest", "mass")}
 
@@ -48,8 +50,8 @@ def _where(subject: Subject, tokens: list[int], there: slice, begin: int) -> dic
             for name, value in places(block, there, begin).items():
                 sums[name][block.layer] = sums[name].get(block.layer, 0) + value
 
-    subject.run([tokens], visit)
-    queries = len(tokens) - begin
+    sample.show(visit)
+    queries = sum(len(ids) - begin for ids in sample.texts)
     return {name: {layer: total / queries for layer, total in found.items()} for name, found in sums.items()}
 
 

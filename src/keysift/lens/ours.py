@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from keysift.core import jsons
+from keysift.data.symbols import Symbols
 from keysift.data.tokenizer import Tokenizer, load_tokenizer
 from keysift.kernels.call import Call
 from keysift.lens.reading import Reading
 from keysift.lens.record import About
-from keysift.lens.subject import Visit, pad
+from keysift.lens.subject import NOTHING, Visit, next_tokens, pad
 from keysift.models.foreign import kind_named
 from keysift.models.kinds import KINDS
 from keysift.models.language import LanguageModel, count
@@ -47,6 +48,10 @@ class Ours:
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         return [self.tokenizer.decode([token]) for token in ids]
+
+    def targets(self, ids: Sequence[int]) -> list[int]:
+        asked = self.tokenizer.answers(ids) if isinstance(self.tokenizer, Symbols) else None
+        return next_tokens(ids) if asked is None else [NOTHING if answer is None else answer for answer in asked]
 
     @torch.no_grad()
     def run(self, texts: Sequence[Sequence[int]], visit: Visit) -> list[Tensor]:

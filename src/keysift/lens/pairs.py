@@ -44,15 +44,16 @@ class Pairs:
                 self._parts.setdefault(reading.layer, []).append(self._kept(block, mine - block.first))
 
     def _kept(self, block: Block, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        weights, seen = block.weights_HTS[:, rows], block.seen_HTS[:, rows]
-        order = weights.abs().masked_fill(~seen, -1)
-        at = block.at_T[rows]
-        order[..., 0] = torch.where(seen[..., 0], torch.inf, -1.0)
-        order[:, torch.arange(len(rows)), at] = torch.inf
-        keys = order.topk(self.keys, dim=-1).indices.sort(-1).values
-        there = seen.gather(-1, keys)
-        scores = block.scores_HTS[:, rows].gather(-1, keys)
-        return torch.where(there, keys, -1), scores, weights.gather(-1, keys), seen.sum(-1)
+        some = block.pick(rows)
+        order = some.size_HTS.masked_fill(~some.seen_HTS, -1)
+        order[..., 0] = torch.where(some.seen_HTS[..., 0], torch.inf, -1.0)
+        order[:, torch.arange(len(rows)), some.at_T] = torch.inf
+        keys = order.topk(min(self.keys, order.shape[-1]), dim=-1).indices.sort(-1).values
+        there = some.seen_HTS.gather(-1, keys)
+        kept = (torch.where(there, keys, -1), some.scores_HTS.gather(-1, keys), some.weights_HTS.gather(-1, keys))
+        lacking = (0, self.keys - keys.shape[-1])  # the first rows see fewer keys than are kept
+        at, scores, weights = (torch.nn.functional.pad(x, lacking, value=-1) for x in kept)
+        return at, scores, weights, some.n_HT
 
     def to_plain(self) -> dict[str, Any]:
         heads = []

@@ -55,9 +55,8 @@ def calibrate(subject: Subject, length: int, text: str | None = None) -> Calibra
     best: dict[int, list[Tensor]] = {}
 
     def visit(reading: Reading) -> None:
-        each = max(1, len(ids) ** 2 // 2 // MOST)  # every so many rows
-        for block in reading.blocks():
-            rows = torch.nonzero((block.at_T % each == 0) & (block.at_T > 0)).flatten()
+        for block in reading.blocks(every=max(1, len(ids) ** 2 // 2 // MOST)):
+            rows = torch.nonzero(block.at_T > 0).flatten()
             if len(rows):
                 seen, scores = block.seen_HTS[0, rows, 1:], block.scores_HTS[:, rows, 1:]
                 kept.setdefault(block.layer, []).append(scores[:, seen])
@@ -82,16 +81,13 @@ def _quantiles(scores_HX: Tensor, levels: Tensor) -> Tensor:
 
 def brightness(block: Block, calibration: Calibration) -> tuple[Numbers, Tensor]:
     """Of the heaviest key but the first: its percentiles, whether it is bright and ordinary; and which key it is."""
-    size = block.weights_HTS.abs()
-    mass = size.sum(-1)
-    later = size.masked_fill(~block.seen_HTS, -1)
-    later[..., 0] = -1
-    weight, key_HT = later.max(-1)
+    mass = block.size_HTS.sum(-1)
+    weight, key_HT = block.brightest_HT
     score = block.scores_HTS.gather(-1, key_HT[..., None])[..., 0]
     percentile = calibration.percentile(calibration.scores[block.layer], score)
     among_best = calibration.percentile(calibration.best[block.layer], score)
     share = weight / mass
-    there = (weight > 0) & (mass > 0) & (block.seen_HTS.sum(-1) > 1)
+    there = (weight > 0) & (mass > 0) & (block.n_HT > 1)
     bright = there & (share >= BRIGHT)
     found = {
         "brightest_weight": torch.where(there, share, math.nan),
@@ -111,7 +107,7 @@ class Examples:
         self.each = each
         self._found: dict[tuple[int, int], list[tuple[float, dict[str, Any]]]] = {}
 
-    def add(self, block: Block, numbers: Numbers, key_HT: Tensor) -> None:
+    def add(self, block: Block, text: int, numbers: Numbers, key_HT: Tensor) -> None:
         low = torch.where(numbers["only_relatively_bright"] == 1, numbers["brightest_among_best"], math.inf)
         values, rows = low.topk(min(self.each, low.shape[1]), dim=1, largest=False)
         for head in range(low.shape[0]):
@@ -121,7 +117,7 @@ class Examples:
                     facts = {
                         "layer": block.layer,
                         "head": head,
-                        "text": block.text,
+                        "text": text,
                         "query": block.first + row,
                         "key": int(key_HT[head, row]),
                         "weight": float(numbers["brightest_weight"][head, row]),

@@ -6,7 +6,7 @@ Letters: B texts, H heads, T queries of a block, S keys, K key width, V value wi
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -18,24 +18,61 @@ from keysift.mechanisms.rules import Visible
 from keysift.mechanisms.spec import Mechanism, Per
 
 CELLS = 2**22  # scores of a block: 16 MB in fp32
+_QUERY = (Per.QUERY, Per.QUERY_CHANNEL)
+
+
+Weigh = Callable[[Tensor, Tensor | slice], Tensor]
 
 
 @dataclass(frozen=True)
 class Block:
-    """Some queries of one text against the keys of that text. Positions count from the text's first token."""
+    """Some queries of one text against every key that any of them sees. Positions count from the text's first token."""
 
     layer: int
     text: int
-    first: int  # position of the first query
+    at_T: Tensor
     scores_HTS: Tensor
     weights_HTS: Tensor
     seen_HTS: Tensor
     values_HSV: Tensor
-    reweigh: Callable[[Tensor], Tensor]  # the weights if only these of the visible keys took part, boolean H T S
+    every_value_HSV: Tensor  # of the whole text, keys no query here sees included
+    weigh: Weigh  # weights of some rows of the reading's block, if only these of their visible keys took part
 
     @property
-    def at_T(self) -> Tensor:
-        return torch.arange(self.first, self.first + self.scores_HTS.shape[1])
+    def first(self) -> int:
+        """Position of the first query."""
+        return int(self.at_T[0])
+
+    def reweigh(self, keep_HTS: Tensor) -> Tensor:
+        """The weights if only these of the visible keys took part."""
+        return self.weigh(keep_HTS, slice(None))
+
+    def pick(self, rows: Tensor) -> "Block":
+        """Only these queries, named by their place in the block."""
+        weigh = self.weigh
+        return replace(
+            self,
+            at_T=self.at_T[rows],
+            scores_HTS=self.scores_HTS[:, rows],
+            weights_HTS=self.weights_HTS[:, rows],
+            seen_HTS=self.seen_HTS[:, rows],
+            weigh=lambda keep_HTS, some: weigh(keep_HTS, rows[some]),
+        )
+
+    @cached_property
+    def n_HT(self) -> Tensor:
+        """How many keys each query sees."""
+        return self.seen_HTS.sum(-1)
+
+    @cached_property
+    def size_HTS(self) -> Tensor:
+        return self.weights_HTS.abs()
+
+    @cached_property
+    def brightest_HT(self) -> tuple[Tensor, Tensor]:
+        """The largest size of a weight, the first key aside, and the key that has it."""
+        size, key = self.size_HTS[..., 1:].max(-1)
+        return size, key + 1
 
 
 Change = Callable[[Block], Tensor]
@@ -66,49 +103,57 @@ class Reading:
         """Scores under the model's soft cap, where it has one."""
         return x if self.softcap is None else self.softcap * torch.tanh(x / self.softcap)
 
-    def blocks(self, *, cells: int = CELLS) -> Iterator[Block]:
+    def blocks(self, *, cells: int = CELLS, every: int = 1) -> Iterator[Block]:
         for text in range(len(self.padding)):
-            yield from self.blocks_of(text, cells=cells)
+            yield from self.blocks_of(text, cells=cells, every=every)
 
-    def blocks_of(self, text: int, *, cells: int = CELLS) -> Iterator[Block]:
-        """Every query of one text, in order."""
+    def blocks_of(self, text: int, *, cells: int = CELLS, every: int = 1) -> Iterator[Block]:
+        """Every query of one text in order, or one out of so many."""
         _, _, v, _ = self._prepared
         begin, end = self.padding[text], self.call.q.shape[2]
-        size = max(1, cells // (self.heads * (end - begin)))
+        size = every * max(1, cells // (self.heads * (end - begin)))
         for start in range(begin, end, size):
-            queries = slice(start, min(start + size, end))
-            scores, seen, reweigh = self._rows(text, queries, slice(begin, end))
+            queries = slice(start, min(start + size, end), every)
+            scores, seen, weigh = self._rows(text, queries, slice(begin, end))
             yield Block(
                 layer=self.layer,
                 text=text,
-                first=start - begin,
+                at_T=torch.arange(start - begin, queries.stop - begin, every),
                 scores_HTS=scores,
-                weights_HTS=reweigh(seen),
+                weights_HTS=weigh(seen, slice(None)),
                 seen_HTS=seen,
-                values_HSV=v[text, :, begin:],
-                reweigh=reweigh,
+                values_HSV=v[text, :, begin : begin + scores.shape[-1]],
+                every_value_HSV=v[text, :, begin:end],
+                weigh=weigh,
             )
 
-    def _rows(self, text: int, queries: slice, keys: slice) -> tuple[Tensor, Tensor, Callable[[Tensor], Tensor]]:
+    def _rows(self, text: int, queries: slice, keys: slice) -> tuple[Tensor, Tensor, Weigh]:
         """Scores (of the first map) and visibility of some queries, H T S, and what weighs them."""
         call = self.call
         q, k, _, scalars = self._prepared
         row = slice(text, text + 1)
-        x = call.scale * (q[row, :, queries] @ k[row, :, keys].mT)
-        x = self.capped(x)
+        whole = call.visible(queries, keys)
+        keep = _of_text(whole.keep_BHTS, row)
+        # Keys that no query of the block sees are left out; the first two and the queries' own always stand.
+        seen_S = keep.flatten(0, -2).any(0)
+        last = int((seen_S * torch.arange(len(seen_S))).amax())
+        keys = slice(keys.start, min(max(keys.start + max(2, last + 1), queries.stop), keys.stop))
+        keep, distance = (x[..., : keys.stop - keys.start] for x in (keep, _of_text(whole.distance_BHTS, row)))
+        x = self.capped(call.scale * (q[row, :, queries] @ k[row, :, keys].mT))
         if call.bias is not None:
             bias = part(_of_text(call.bias, row), queries, keys)
             x = x + bias.repeat_interleave(call.mechanism.maps, dim=1).to(x.dtype)
         maps = x.view(1, self.heads, call.mechanism.maps, *x.shape[2:]).unbind(2)
-        whole = call.visible(queries, keys)
-        seen_HTS = _of_text(whole.keep_BHTS, row).expand_as(maps[0])[0]
-        distance = _of_text(whole.distance_BHTS, row)
-        own = {s.name: _scalar(scalars[s.name], s.per, row, queries, keys) for s in call.mechanism.scalars}
+        seen_HTS = keep.expand_as(maps[0])[0]
+        per = {scalar.name: scalar.per for scalar in call.mechanism.scalars}
+        own = {name: _scalar(scalars[name], kind, row, queries, keys) for name, kind in per.items()}
 
-        def reweigh(keep_HTS: Tensor) -> Tensor:
-            return dense.weigh(call.mechanism, maps, Visible((keep_HTS & seen_HTS)[None], distance), own)[0]
+        def weigh(keep_HTS: Tensor, rows: Tensor | slice) -> Tensor:
+            visible = Visible((keep_HTS & seen_HTS[:, rows])[None], distance[..., rows, :])
+            some = {name: value[:, :, rows] if per[name] in _QUERY else value for name, value in own.items()}
+            return dense.weigh(call.mechanism, tuple(x[:, :, rows] for x in maps), visible, some)[0]
 
-        return maps[0][0], seen_HTS, reweigh
+        return maps[0][0], seen_HTS, weigh
 
     def output(self, change: Change) -> Tensor:
         """What the layer puts out when the weights of every block are replaced: B H T V."""
@@ -129,4 +174,4 @@ def _of_text(tensor: Tensor, row: slice) -> Tensor:
 def _scalar(value: Tensor, per: Per, row: slice, queries: slice, keys: slice) -> Tensor:
     if not per.projected:
         return value
-    return value[row, :, queries] if per in (Per.QUERY, Per.QUERY_CHANNEL) else value[row, :, keys]
+    return value[row, :, queries] if per in _QUERY else value[row, :, keys]

@@ -94,11 +94,20 @@ def plain(value: Any) -> Any:
 
 
 def load(path: Path | str) -> Record:
+    return from_json(parsed(path), str(path))
+
+
+def load_all(path: Path | str) -> list[Record]:
+    """Of a file with one record, or with the list that `keysift compare --json` prints."""
+    data = parsed(path)
+    return [from_json(one, str(path)) for one in (data if isinstance(data, list) else [data])]
+
+
+def parsed(path: Path | str) -> Any:
     try:
-        data = jsons.loads(Path(path).read_text())
+        return jsons.loads(Path(path).read_text())
     except (OSError, ValueError) as error:
         raise DataError(f"{path} is not a lens record ({error}); write one with keysift inspect --json") from error
-    return from_json(data, str(path))
 
 
 def from_json(data: Any, name: str = "the record") -> Record:

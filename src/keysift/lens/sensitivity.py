@@ -1,10 +1,16 @@
 """How much a softmax row moves when its scores do (arXiv:2508.17821, Lemma 2 and Corollary 3, corrected).
 
-    J = (diag(alpha) - alpha alpha^T) / tau;   jacobian = its largest eigenvalue at tau = 1, at most 1/2
-    g(tau, eps) = |softmax((x + eps u) / tau) - softmax(x / tau)| / eps,   u a random unit vector
+    J = diag(alpha) - alpha alpha^T;   jacobian = its largest eigenvalue, at most 1/2
+    g(T, eps) = |softmax((l + eps u) / T) - softmax(l / T)| / eps,   u a random unit vector
 
-tau multiplies the temperature the model uses. The published bound min(1/(4 tau), sqrt 2) does not hold for the spectral
-norm; min(1/(2 tau), sqrt 2 / eps) does. Letters: H heads, Q chosen queries, S keys.
+As in the paper, l = q.k are scores before scaling, and T stands where the model has 1 / scale (8 for heads of width
+64). The published bound min(1/(4 T), sqrt 2) on g does not hold; min(1/(2 T), sqrt 2 / eps) does. And how low a row's
+entropy could be at all, given how far its scores x lie from their mean (arXiv:2303.06296, Theorem 3.1, row by row):
+
+    floor = log(1 + (n - 1) beta) + sigma sqrt(n (n - 1)) beta / (1 + (n - 1) beta)
+    sigma = |x - mean x|,   beta = exp(-sigma sqrt(n / (n - 1)))
+
+Letters: H heads, Q chosen queries, S keys.
 """
 
 import math
@@ -14,35 +20,58 @@ from torch import Tensor
 
 from keysift.lens.rows import Numbers
 
-TEMPERATURES = (0.05, 0.1, 0.5, 1.0, 2.0)
+TEMPERATURES = (0.02, 0.05, 0.1, 0.5, 1.0, 2.0, 8.0)
 STEPS = (1e-3, 1e-1, 10.0)
 SATURATED = 1e-2
-_HALVINGS = 40
+_HALVINGS = 32  # of a bracket shorter than 1
 
 
-def sensitivity(scores_HQS: Tensor, seen_HQS: Tensor, normal_HQS: Tensor) -> Numbers:
+def sensitivity(scores_HQS: Tensor, seen_HQS: Tensor, normal_HQS: Tensor, scale: float) -> Numbers:
     """`normal_HQS` are standard normal numbers: the direction of u before it is made a unit vector."""
     # A step of 1e-3 loses most of its digits in fp32.
     x = scores_HQS.double().masked_fill(~seen_HQS, -math.inf)
-    jacobian = largest_eigenvalue(x.softmax(-1))
-    several = seen_HQS.sum(-1) > 1
-    found = {
-        "jacobian": torch.where(several, jacobian, math.nan),
-        "saturated": torch.where(several, (jacobian < SATURATED).to(x.dtype), math.nan),
-    }
+    alpha = x.softmax(-1)
+    jacobian = largest_eigenvalue(alpha)
+    floor, entropy = entropy_floor(x, seen_HQS), torch.special.entr(alpha).sum(-1)
     u = normal_HQS.double().masked_fill(~seen_HQS, 0)
     u = u / u.norm(dim=-1, keepdim=True)
-    for tau in TEMPERATURES:
-        base = (x / tau).softmax(-1)
+    found = {
+        "jacobian": jacobian,
+        "saturated": (jacobian < SATURATED).to(x.dtype),
+        "entropy_floor": floor,
+        "entropy_floor_share": floor / entropy,
+    }
+    bounded, published = torch.zeros_like(jacobian), torch.zeros_like(jacobian)
+    for T in TEMPERATURES:
+        base = (x / (scale * T)).softmax(-1)
         for eps in STEPS:
-            moved = ((x + eps * u) / tau).softmax(-1) - base
+            moved = ((x / scale + eps * u) / T).softmax(-1) - base
             g = moved.norm(dim=-1) / eps
-            found[f"gradient_{tau:g}_{eps:g}"] = torch.where(several, g, math.nan)
-    return found
+            found[f"gradient_{T:g}_{eps:g}"] = g
+            bounded = torch.maximum(bounded, g / gradient_bound(T, eps))
+            published = torch.maximum(published, g / published_gradient_bound(T))
+    found |= {"gradient_tightness": bounded, "gradient_above_published": (published > 1).to(x.dtype)}
+    several = seen_HQS.sum(-1) > 1
+    return {name: torch.where(several, value, math.nan) for name, value in found.items()}
 
 
-def gradient_bound(tau: float, eps: float) -> float:
-    return min(1 / (2 * tau), math.sqrt(2) / eps)
+def gradient_bound(T: float, eps: float) -> float:
+    return min(1 / (2 * T), math.sqrt(2) / eps)
+
+
+def published_gradient_bound(T: float) -> float:
+    return min(1 / (4 * T), math.sqrt(2))
+
+
+def entropy_floor(x_HQS: Tensor, seen_HQS: Tensor) -> Tensor:
+    n = seen_HQS.sum(-1).to(x_HQS.dtype)
+    x = x_HQS.masked_fill(~seen_HQS, 0)
+    away = (x - (x.sum(-1) / n)[..., None]).masked_fill(~seen_HQS, 0)
+    sigma = away.norm(dim=-1)
+    others = (n - 1).clamp_min(1)
+    beta = torch.exp(-sigma * (n / others).sqrt())
+    floor: Tensor = torch.log1p(others * beta) + sigma * (n * others).sqrt() * beta / (1 + others * beta)
+    return floor
 
 
 def largest_eigenvalue(alpha: Tensor) -> Tensor:
@@ -53,11 +82,11 @@ def largest_eigenvalue(alpha: Tensor) -> Tensor:
     if alpha.shape[-1] < 2:
         return torch.zeros_like(alpha[..., 0])
     a = alpha.double()
-    two = a.topk(2, dim=-1).values
+    squared, two = a.square(), a.topk(2, dim=-1).values
     high, low = two[..., 0].clone(), two[..., 1].clone()
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        excess = (a.square() / (a - middle[..., None])).nan_to_num(posinf=0, neginf=0).sum(-1) - 1
+        excess = (squared / (a - middle[..., None])).nan_to_num_(posinf=0, neginf=0).sum(-1) - 1
         # Between the two largest weights every other term is negative, so the sum grows towards the largest weight.
         above = excess > 0
         high, low = torch.where(above, middle, high), torch.where(above, low, middle)

@@ -1,6 +1,7 @@
 """A causal language model as the lens sees it: tokens in, logits out, each attention layer shown to a visitor."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -15,6 +16,7 @@ Visit = Callable[[Reading], Tensor | None]
 
 
 Progress = Callable[[str, int, int], None]  # what, done, of
+NOTHING = -100  # the target cross_entropy leaves out
 
 
 def silent(what: str, done: int, total: int) -> None:
@@ -30,17 +32,57 @@ class Subject(Protocol):
         """The text of each token, for display."""
         ...
 
+    def targets(self, ids: Sequence[int]) -> list[int]:
+        """What each token is to predict: as a rule the next one; NOTHING where no answer is asked."""
+        ...
+
     def run(self, texts: Sequence[Sequence[int]], visit: Visit) -> list[Tensor]:
         """Logits T x vocabulary of each text; texts of one batch are padded on the left."""
         ...
 
 
-def losses(logits: Sequence[Tensor], texts: Sequence[Sequence[int]]) -> list[float]:
-    """Mean loss of each text, in nats a token."""
+def next_tokens(ids: Sequence[int]) -> list[int]:
+    return [*ids[1:], NOTHING]
+
+
+def losses(subject: Subject, logits: Sequence[Tensor], texts: Sequence[Sequence[int]]) -> list[float]:
+    """Mean loss of each text, in nats a token that is to be predicted."""
     return [
-        float(torch.nn.functional.cross_entropy(found[:-1].float(), torch.tensor(list(ids[1:]))))
+        float(torch.nn.functional.cross_entropy(found.float(), torch.tensor(subject.targets(ids))))
         for found, ids in zip(logits, texts, strict=True)
     ]
+
+
+def look_away(reading: Reading) -> None:
+    """A visitor that sees nothing and changes nothing."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Texts as tokens that a model reads, `batch` of them at a time."""
+
+    subject: Subject
+    texts: Sequence[Sequence[int]]
+    batch: int = 1
+
+    def beginnings(self, tokens: int) -> "Sample":
+        return Sample(self.subject, [ids[:tokens] for ids in self.texts], self.batch)
+
+    def batches(self) -> Iterator[Sequence[Sequence[int]]]:
+        for start in range(0, len(self.texts), self.batch):
+            yield self.texts[start : start + self.batch]
+
+    def show(self, visit: Visit) -> None:
+        """Every layer of every batch."""
+        for texts in self.batches():
+            self.subject.run(texts, visit)
+
+    def loss(self, visit: Visit = look_away) -> float:
+        """Mean of the texts' losses, in nats a token."""
+        found = [
+            loss for texts in self.batches() for loss in losses(self.subject, self.subject.run(texts, visit), texts)
+        ]
+        return sum(found) / len(found)
 
 
 def pad(texts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, tuple[int, ...]]:

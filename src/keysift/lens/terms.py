@@ -38,6 +38,10 @@ TERMS = {
     "reach": Term(
         "reach", "1 + exp(spread) at the longest contexts seen: visible keys beyond which no key can get half"
     ),
+    "focus_until": Term(
+        "focus until",
+        "visible keys from which no key can get half, if the spread grows on as fitted; none: it keeps up",
+    ),
     "spread_slope": Term("spread slope", "growth of the spread with log n; below 1 a head loses focus in the long run"),
     "fading_exponent": Term("fading exponent", "b in largest weight ~ n^-b: 1 is full dispersion, 0 none"),
     "retained": Term("retained mass", "share of the mass on the N heaviest keys", _PUBLISHED),
@@ -54,6 +58,8 @@ TERMS = {
     "recall": Term(
         "separability", "share of the N heaviest keys nearer to their sum than any other key", _RECONSTRUCTED
     ),
+    "recall_lower": Term("separability, lower bound", "Theorem 2; holds row by row, mostly 0", _RECONSTRUCTED),
+    "recall_upper": Term("separability, upper side", "Theorem 2 as published; not a bound", _RECONSTRUCTED),
     "precision": Term("precision", "N / (N + keys as near as the farthest of the N)", _PUBLISHED),
     "f": Term("F", "harmonic mean of precision and separability", _PUBLISHED),
     "cosine_recall": Term("separability, cosine", "the same with cosine distance", _PUBLISHED),
@@ -66,11 +72,20 @@ TERMS = {
     ),
     "distance_tightness": Term("tightness", "distance / bound", _RECONSTRUCTED),
     "distance_share": Term("distance share", "distance / ((n - N) |output|): 1, the N keys carry all of the output"),
-    "distance_expected_subset": Term("expected, random set", "main term for a random set of N keys", _RECONSTRUCTED),
-    "distance_expected_output": Term("expected, full output", "the same with the full output in place of the set's"),
+    "distance_random": Term("distance, random set", "the same for N random keys"),
+    "distance_expected_subset": Term(
+        "expected, random set", "Theorem 1's main term of its expectation", _RECONSTRUCTED
+    ),
+    "distance_expected_output": Term("expected, full output", "that term with the full output in place of the set's"),
     "jacobian": Term("Jacobian", "largest eigenvalue of diag(a) - a a^T, at most 1/2 (the published 1/4 fails)"),
     "saturated": Term("saturated", "share of rows with a Jacobian below 0.01"),
-    "gradient": Term("gradient", "|change of weights| / step at temperature tau and step eps", _PUBLISHED),
+    "gradient": Term("gradient", "|change of weights| / step at temperature T and step E", _PUBLISHED),
+    "gradient_tightness": Term("gradient tightness", "largest gradient / min(1/(2T), sqrt 2 / E) over all T and E"),
+    "gradient_above_published": Term(
+        "gradient above published", "share of rows with a gradient above min(1/(4T), sqrt 2)"
+    ),
+    "entropy_floor": Term("entropy floor", "the least entropy that scores as far from their mean allow", _PUBLISHED),
+    "entropy_floor_share": Term("entropy floor share", "floor / entropy: 1 is as sharp as these scores allow"),
     "left_out_moved": Term("moved by leaving", "sum of the changes of other weights when the brightest key leaves"),
     "left_out_gain": Term("gain by leaving", "the same relative to the weight the others had"),
     "left_out_output": Term("output by leaving", "relative change of the head's output when the brightest key leaves"),
@@ -92,7 +107,7 @@ def term(name: str) -> Term:
     elif name not in TERMS:
         base = re.sub(r"(_[\d.]+)+$", "", name)
         numbers = name[len(base) + 1 :].split("_")
-        suffix = f", N = {numbers[0]}" if len(numbers) == 1 else f", tau {numbers[0]}, eps {numbers[1]}"
+        suffix = f", N = {numbers[0]}" if len(numbers) == 1 else f", T = {numbers[0]}, step {numbers[1]}"
     found = TERMS[base]
     return Term(found.title + suffix, found.meaning, found.origin)
 

@@ -115,6 +115,11 @@ class LanguageModel(nn.Module, ABC):
             stores.append(Store(scalars.reach(chosen), batch, spare))
         return Cache(stores, batch, start=start, inference=chosen)
 
+    def scalars(self) -> list[dict[str, Tensor]]:
+        """The scalars of each layer's mechanism, as it uses them: in a Multiscreen `model.scalars()[3]["window"]` and
+        `["acceptance"]` hold one number for each tile. Scalars computed from the tokens are left out."""
+        return [own.stored(Inference()) for own in self._scalars()]
+
     def _scalars(self) -> list[Scalars]:
         return [cast(Scalars, layer.scalars) for layer in self.layers]
 

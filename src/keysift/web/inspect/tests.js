@@ -47,10 +47,13 @@ function relatively(test) {
 }
 
 function leftOut(test) {
-  const rows = test.layers.map((l) => [String(l.layer), l.brightest, l.first]);
-  rows.push(["all", test.brightest, test.first]);
-  const words = `Every row loses a key and the mechanism weighs the others again. The loss of the whole model is ${shownNumber(test.loss)}.`;
-  return part("Leave a key out", words, tableOf(["layer", "loss without the brightest key", "loss without the first key"], rows));
+  const rows = test.layers.map((l) => [String(l.layer), l.brightest, l.brightest_output, l.first, l.first_output]);
+  rows.push(["all", test.brightest, "", test.first, ""]);
+  const words =
+    `Every row loses a key and the mechanism weighs the others again. The loss of the whole model is ${shownNumber(test.loss)}. ` +
+    "A layer's output moves by so many times its size.";
+  const titles = ["layer", "loss without the brightest key", "output moved", "loss without the first key", "output moved"];
+  return part("Leave a key out", words, tableOf(titles, rows));
 }
 
 function diluted(test) {
