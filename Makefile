@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo check test soak fuzz bench docs clean sanitize
+.PHONY: setup demo check test test-hub soak fuzz bench docs clean sanitize
 
 setup: $(READY)
 
@@ -32,6 +32,20 @@ test: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q -n 2 --every-raise
+
+# The bridge to Hugging Face on the lowest and the newest transformers of the range, with lm-eval: two environments of
+# about 2 GB under build/. `make test` runs the pinned transformers.
+HUB_LOWEST := $(shell sed -n 's/^hub = \["transformers>=\([0-9.]*\).*/\1/p' pyproject.toml)
+test-hub:
+	@for asked in "transformers==$(HUB_LOWEST)" "transformers<6"; do \
+		venv=build/hub-$$(echo "$$asked" | tr -dc '0-9.=' | tr '=' v); \
+		echo "$$asked in $$venv"; \
+		$(PYTHON) -m venv $$venv || exit 1; \
+		grep -ivE '^(transformers|huggingface_hub|tokenizers)==' constraints.txt > $$venv/constraints.txt; \
+		$$venv/bin/python -m pip install --quiet --constraint $$venv/constraints.txt torch || exit 1; \
+		$$venv/bin/python -m pip install --quiet --upgrade --constraint $$venv/constraints.txt --editable '.[dev,lm]' "$$asked" || exit 1; \
+		$$venv/bin/python -m pytest -q tests/hub || exit 1; \
+	done
 
 # Every fault at full length: 30 random kills; one before every change that training, saving a model, building a corpus
 # or a sweep makes to its folder, and readers in a loop beside them; faults seeded in several processes.

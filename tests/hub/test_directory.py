@@ -52,10 +52,15 @@ def test_a_directory_of_before_transformers_still_loads(tmp_path: Path) -> None:
     text = keysift.open(tmp_path)
     assert torch.equal(text.model(TOKENS), small("multiscreen")(TOKENS))
     assert text.tokenizer == Bytes()
+    from transformers import AutoModelForCausalLM
+
+    with pytest.raises(ValueError, match="model_type"):
+        AutoModelForCausalLM.from_pretrained(tmp_path)
     # Saving it again is all it takes.
     save(text.model, tmp_path)
     save_tokenizer(text.tokenizer, tmp_path)
     assert json.loads(path.read_text())["model_type"] == "keysift_multiscreen"
+    assert torch.equal(AutoModelForCausalLM.from_pretrained(tmp_path)(TOKENS).logits, text.model(TOKENS))
 
 
 @pytest.mark.parametrize("kind", ["bytes", "bpe"])
@@ -123,6 +128,15 @@ def test_a_damaged_directory_is_refused(tmp_path: Path) -> None:
         opened()
     _weights(weights, lambda held: held.update({"layers.1.tiles.query.weight": held.pop(name)}))
     with refuses(rf"{name} is missing; layers.1.tiles.query.weight is not a weight of this model"):
+        opened()
+    config.write_bytes(whole[config][:-20])
+    with pytest.raises(OSError, match="not a valid JSON file"):
+        opened()
+    _edit(config, model_type="keysift_multiscren")
+    with pytest.raises(ValueError, match="has model type `keysift_multiscren` but Transformers does not recognize"):
+        opened()
+    _edit(config, model_type="keysift_transformer")
+    with refuses("TransformerConfig has no field 'tiles'"):
         opened()
     opened()
 

@@ -88,8 +88,11 @@ def test_beams_are_the_same_with_and_without_cache(model: Any) -> None:
 @SLOW
 def test_assisted_decoding_gives_the_greedy_tokens(model: Any) -> None:
     repeating = [PROMPTS[0] * 4]
-    assert theirs(model, repeating, prompt_lookup_num_tokens=5) == own(model, repeating)
-    assert theirs(model, repeating, assistant_model=model) == own(model, repeating)
+    expected = own(model, repeating)
+    assert 256 not in expected[0]
+    # transformers 5.5 cannot look up prompts without an end token.
+    assert theirs(model, repeating, prompt_lookup_num_tokens=5, eos_token_id=256) == expected
+    assert theirs(model, repeating, assistant_model=model, eos_token_id=256) == expected
 
 
 @SLOW
@@ -176,7 +179,7 @@ def test_rows_of_a_cache_are_chosen_and_repeated(windowed: Any) -> None:
     got = windowed(step, attention_mask=mask, past_key_values=cache).logits[:, -1]
     for row, prompt in zip(got, (PROMPTS[0], PROMPTS[0], PROMPTS[2], PROMPTS[2]), strict=True):
         torch.testing.assert_close(row, windowed(torch.tensor([[*prompt, 9]])).logits[0, -1])
-    assert cache.batch_size == 4
+    assert cache.layers[0].batch_size == 4
     cache.reset()
     assert cache.get_seq_length() == 0
     torch.testing.assert_close(
@@ -205,5 +208,5 @@ def test_a_cache_is_for_keysifts_layers_alone(windowed: Any) -> None:
     with refuses("a window cache stays where its model is"):
         cache.layers[0].offload()
     assert cache.layers[0].get_mask_sizes(3) == (3, 0)
-    assert cache.get_max_length() == -1
+    assert cache.layers[0].get_max_length() == -1
     assert cache.layers[0].nbytes == 0

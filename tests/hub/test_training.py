@@ -144,3 +144,26 @@ def test_device_map(tmp_path: Path) -> None:
     tokens = torch.arange(24)[None]
     placed = loaded(tmp_path / "a", device_map="auto")
     assert torch.equal(placed(tokens).logits, loaded(tmp_path / "b")(tokens).logits)
+
+
+def test_a_run_is_read_by_transformers_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import AutoTokenizer
+
+    from keysift.cli.main import parse
+    from keysift.cli.train import run
+
+    monkeypatch.chdir(tmp_path)
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"def f{number}(x):\n    return x + {number}\n" for number in range(500)))
+    sizes = ["--psi", "2", "--context", "16", "--batch-tokens", "32", "--steps", "4"]
+    run(parse(["train", "--data", str(text), "--out", str(tmp_path / "run"), *sizes]))
+    from transformers import AutoModelForCausalLM
+
+    import keysift.hub
+
+    own = keysift.open(tmp_path / "run")
+    tokens = AutoTokenizer.from_pretrained(tmp_path / "run")("def g(", return_tensors="pt")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "run")
+    assert tokens["input_ids"].tolist() == [own.tokenizer.encode("def g(")]
+    assert torch.equal(model(**tokens).logits, own.model(tokens["input_ids"]))
+    assert model.generation_config.eos_token_id == own.tokenizer.end_id

@@ -48,7 +48,7 @@ class WindowLayer(CacheLayerMixin):  # type: ignore[misc]
     def get_max_length(self) -> int:
         return -1
 
-    get_max_cache_shape = get_max_length  # its name until transformers 5.10
+    get_max_cache_shape = get_max_length  # its name in transformers 5.5
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         raise UnsupportedError(_FOREIGN)
@@ -116,7 +116,7 @@ class WindowCache(Cache):  # type: ignore[misc]
         self.batch_select_indices(torch.arange(self.past.batch).repeat_interleave(repeats))
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Forget the last -tokens_to_remove columns. A positive number is the length to keep, as before 5.20."""
+        """Forget the last -tokens_to_remove columns; a positive number is the length to keep (transformers 5.5)."""
         removed = -tokens_to_remove if tokens_to_remove <= 0 else max(0, self.columns - tokens_to_remove)
         if removed == 0:
             return

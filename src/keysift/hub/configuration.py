@@ -75,7 +75,11 @@ class KeysiftConfig(PreTrainedConfig):  # type: ignore[misc]
         del told["keysift"]
         if told["use_cache"]:
             del told["use_cache"]
-        return {**told, **configs.to_dict(self.keysift)}
+        ours = configs.to_dict(self.keysift)
+        # Trainer reads the file as a config of no kind, which takes rope_scaling for a table of its own.
+        if ours.get("rope_scaling") == "none":
+            del ours["rope_scaling"]
+        return {**told, **ours}
 
 
 def _is_hosts(name: str) -> bool:
