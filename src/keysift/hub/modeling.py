@@ -28,6 +28,7 @@ from keysift.nn.tap import trace
 
 # transformers hands much to every model; the loss takes these, and those would change what is computed.
 _FOR_LOSS = ("num_items_in_batch", "shift_labels", "ignore_index")
+_FULL = "dynamic_full"  # what transformers 5.5 asks of an assistant's cache: that all of it can be taken back
 _REFUSED = ("encoder_hidden_states", "head_mask", "token_type_ids")
 
 
@@ -157,7 +158,7 @@ class KeysiftForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
         self, generation_config: Any, model_kwargs: dict[str, Any], generation_mode: Any, *args: Any, **more: Any
     ) -> None:
         kind = generation_config.cache_implementation
-        if kind not in (None, "dynamic"):
+        if kind not in (None, "dynamic", _FULL):
             raise UnsupportedError(
                 f"a {kind} cache cannot hold windows of different lengths; leave cache_implementation out: "
                 f"keysift's cache is bounded by the windows already"
@@ -215,7 +216,8 @@ def _call(layer: Callable[..., Tensor], *args: Any) -> Tensor:
 
 def _drafted(generation_config: Any, mode: Any) -> int:
     """How many tokens assisted decoding may take back. An assistant model drafts as many as it likes."""
-    if mode != "assisted_generation" and not getattr(generation_config, "is_assistant", False):
+    assists = getattr(generation_config, "is_assistant", False) or generation_config.cache_implementation == _FULL
+    if mode != "assisted_generation" and not assists:
         return 0
     return int(generation_config.prompt_lookup_num_tokens or generation_config.max_length)
 
