@@ -11,9 +11,8 @@ from tests.fuzz.mutate import HOSTILE
 # No NUL: no system passes one in an argument.
 NUMERIC = ["nan", "inf", "-1", "0", "1e-40", "1e308", str(2**64), "9" * 400]
 WORDS = [*(word for word in HOSTILE if "\0" not in word), *NUMERIC, "", "--", "-", "$(id)", "softmax", "\udcff"]
-
-
 FAMILIES = "all happy families are alike"
+PROMPT = ("--prompt", "def ", "--max-new-tokens", "2")
 SWEPT = ("--steps", "1", "--quiet")
 GRID = ("--task", "passkey", "--lengths", "200", "--depths", "0.5", "--instances", "2")
 
@@ -27,8 +26,17 @@ class Case:
 
 def draw(rng: random.Random, material: dict[str, Path], out: Path) -> Case:
     """`material` are the copies this case may spoil."""
+    if rng.random() < 0.7:
+        argv, reads, writes = rng.choice(_on_files(material, out))
+        return Case(argv, reads, _with_records(argv, writes))
+    argv, writes = rng.choice(_on_words(rng.choice(WORDS), rng.choice(WORDS), material, out))
+    return Case(argv, None, _with_records(argv, writes))
+
+
+def _on_files(material: dict[str, Path], out: Path) -> list[tuple[list[str], str, list[Path]]]:
+    """Commands that are right, each with the material it reads, which will be damaged."""
     run, text, corpus, bpe, hf = (str(material.get(name)) for name in ("run", "text", "corpus", "bpe", "hf"))
-    prompt = ["--prompt", "def ", "--max-new-tokens", "2"]
+    prompt = list(PROMPT)
     recipe, page, bench = (
         str(material["recipe"] / "small.toml"),
         str(out / "page.html"),
@@ -87,10 +95,13 @@ def draw(rng: random.Random, material: dict[str, Path], out: Path) -> Case:
             (["compare", hf, run, "--text", FAMILIES, "-o", page], "hf", [out]),
             (["play", "--no-open", "--model", hf, "--json"], "hf", []),
         ]
-    if rng.random() < 0.7:
-        return Case(*rng.choice([(argv, reads, _with_records(argv, writes)) for argv, reads, writes in files]))
-    word, other = rng.choice(WORDS), rng.choice(WORDS)
-    words: list[tuple[list[str], list[Path]]] = [
+    return files
+
+
+def _on_words(word: str, other: str, material: dict[str, Path], out: Path) -> list[tuple[list[str], list[Path]]]:
+    """Commands with two words of a stranger's in them."""
+    run, text, prompt = str(material["run"]), str(material["text"]), list(PROMPT)
+    return [
         (["generate", run, "--prompt", word, "--max-new-tokens", "2", "--temperature", other], []),
         (["generate", run, *prompt, "--stop", word, "--seed", other], []),
         (["generate", run, *prompt, "--top-p", word, "--top-k", other], []),
@@ -117,8 +128,6 @@ def draw(rng: random.Random, material: dict[str, Path], out: Path) -> Case:
         (["play", "--no-open", "-o", str(out / "play.html")], [out]),
         ([word, other], []),
     ]
-    argv, writes = rng.choice(words)
-    return Case(argv, None, _with_records(argv, writes))
 
 
 def _with_records(argv: list[str], writes: list[Path]) -> list[Path]:

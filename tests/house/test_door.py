@@ -14,6 +14,8 @@ WRITERS = {
     "sweep/child.py": "an error through the door, to the log of a run",
     "lens/claims.py": "a page of the documentation, through the door",
     "lens/terms.py": "a page of the documentation",
+    "lens/beside.py": "a page of the documentation, through the door",
+    "lens/excerpt.py": "JSON, in which nothing is raw",
     "data/workers.py": "arrays to the parent process",
     "bench/child.py": "JSON to the parent process",
 }
