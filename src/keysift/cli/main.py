@@ -31,6 +31,7 @@ VERBS = (
     "generate",
     "data",
     "import",
+    "export",
     "train",
     "runs",
     "sweep",
