@@ -29,7 +29,7 @@ assert importlib.util.find_spec("keysift") is None
 from transformers import AutoModelForCausalLM, AutoTokenizer
 path = sys.argv[1]
 model = AutoModelForCausalLM.from_pretrained(path, trust_remote_code=True).eval()
-tokenizer = AutoTokenizer.from_pretrained(path)
+tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=True)
 prompts = tokenizer(["def f", "x"], return_tensors="pt", padding=True)
 made = model.generate(**prompts, max_new_tokens=8, do_sample=False)
 assert not [name for name in sys.modules if name.split(".")[0] == "keysift"]

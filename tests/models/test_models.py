@@ -48,7 +48,7 @@ TRANSFORMER_CHANGES = {
     "mechanism": "softmax",
     "position": "none",
     "rope_theta": 500.0,
-    "rope_scaling": "linear:factor=2",
+    "rope_rates": "linear:factor=2",
     "qk_norm": True,
     "head_width": 6,
     "hidden_width": 40,

@@ -13,7 +13,7 @@ import pytest
 
 import keysift
 from keysift.cli.main import _main
-from keysift.models.arch import MultiscreenArch, TransformerArch
+from keysift.models.arch import MultiscreenArch, TransformerArch, by_todays_names
 from keysift.runs.directory import Run
 from keysift.runs.earlier import upgraded
 from keysift.runs.summary import summary
@@ -78,3 +78,9 @@ def test_settings_by_their_earlier_names() -> None:
         ),
     ):
         assert apply(TrainConfig(), upgraded({**written, **sizes, **fields})).model == model
+
+
+def test_names_that_changed_since() -> None:
+    told = {"init": "version1", "rope_scaling": "linear:factor=2", "depth": 3}
+    assert by_todays_names(told) == {"initial_std": "version1", "rope_rates": "linear:factor=2", "depth": 3}
+    assert by_todays_names({"init": "runs/first"}) == {"init": "runs/first"}, "today's init is where weights come from"

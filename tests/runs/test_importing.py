@@ -84,14 +84,14 @@ def test_shards_and_a_table_written_twice(tmp_path: Path) -> None:
         ({"model_type": "qwen3"}, {"head_width": 128, "qk_norm": True, "attention_bias": "none"}),
         ({"model_type": "qwen2", "use_sliding_window": False, "sliding_window": 4}, {"context": 32}),
         ({"model_type": "mistral", "sliding_window": 32, "head_dim": 6}, {"head_width": 6}),
-        ({"rope_parameters": None, "rope_theta": 500.0}, {"rope_theta": 500.0, "rope_scaling": "none"}),
+        ({"rope_parameters": None, "rope_theta": 500.0}, {"rope_theta": 500.0, "rope_rates": "none"}),
         (
             {"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2}},
-            {"rope_scaling": "linear:factor=2"},
+            {"rope_rates": "linear:factor=2"},
         ),
         (
             {"rope_parameters": YARN},
-            {"rope_scaling": "yarn:factor=4.0,original=8,fast=32.0,slow=1.0,attention=1.5,whole=1"},
+            {"rope_rates": "yarn:factor=4.0,original=8,fast=32.0,slow=1.0,attention=1.5,whole=1"},
         ),
     ],
     ids=str,

@@ -40,7 +40,7 @@ TRANSFORMER: dict[str, tuple[str, Any]] = {
     "mechanism": ("softmax ssmax sigmoid softmax", ("softmax", "ssmax", "sigmoid", "softmax")),
     "position": ("none", "none"),
     "rope_theta": ("500", 500.0),
-    "rope_scaling": ("linear:factor=2", "linear:factor=2"),
+    "rope_rates": ("linear:factor=2", "linear:factor=2"),
     "qk_norm": ("", True),
     "head_width": ("6", 6),
     "hidden_width": ("40", 40),

@@ -75,11 +75,7 @@ class KeysiftConfig(PreTrainedConfig):  # type: ignore[misc]
         del told["keysift"]
         if told["use_cache"]:
             del told["use_cache"]
-        ours = configs.to_dict(self.keysift)
-        # Trainer reads the file as a config of no kind, which takes rope_scaling for a table of its own.
-        if ours.get("rope_scaling") == "none":
-            del ours["rope_scaling"]
-        return {**told, **ours}
+        return {**told, **configs.to_dict(self.keysift)}
 
 
 def _is_hosts(name: str) -> bool:

@@ -70,7 +70,7 @@ def card(run: Path, model: LanguageModel) -> str:
         f"A {kind} of keysift {__version__} with {count(model):,} parameters.",
         "```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
         "model = AutoModelForCausalLM.from_pretrained(DIR, trust_remote_code=True)\n"
-        "tokenizer = AutoTokenizer.from_pretrained(DIR)\n```",
+        "tokenizer = AutoTokenizer.from_pretrained(DIR, trust_remote_code=True)\n```",
         "With keysift installed it needs no trust: `keysift generate DIR --prompt ...`.",
         "## Model",
         _table(_fields(model)),

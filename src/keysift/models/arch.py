@@ -12,6 +12,7 @@ from keysift.core.errors import ConfigError
 from keysift.nn.scaling import NONE, read_scaling
 
 PAPER_START = (0.5,)
+_STDS = ("version3", "version1")
 
 
 def _at_least_one(value: Any, *names: str) -> None:
@@ -81,7 +82,7 @@ class TransformerArch:
     """How queries and keys are turned by their positions."""
     rope_theta: float = 10_000.0
     """Base of RoPE's wavelengths."""
-    rope_scaling: str = NONE
+    rope_rates: str = NONE
     """How RoPE's rates are changed: none, linear:factor=4, llama3:..., yarn:... (nn/scaling.py)."""
     qk_norm: bool = False
     """RMSNorm with gain on queries and keys."""
@@ -113,7 +114,7 @@ class TransformerArch:
             raise ConfigError(f"norm_eps must lie in (0, 1), got {self.norm_eps:g}")
         if not self.rope_theta > 1:
             raise ConfigError(f"rope_theta must be above 1, got {self.rope_theta:g}")
-        read_scaling(self.rope_scaling)
+        read_scaling(self.rope_rates)
         if self.key_heads is not None and (self.key_heads < 1 or self.heads % self.key_heads):
             raise ConfigError(f"key_heads must divide heads, got {self.key_heads} and {self.heads}")
         if not isinstance(self.mechanism, str) and len(self.mechanism) != self.depth:
@@ -152,10 +153,10 @@ def arch_name(arch: Arch) -> str:
 
 
 def by_todays_names(told: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a Transformer that was saved when initial_std was called init; today's stay as they are."""
-    if told.get("init") in ("version1", "version3"):
-        told = {"initial_std" if name == "init" else name: value for name, value in told.items()}
-    return dict(told)
+    """Settings of a Transformer saved when initial_std was called init and rope_rates rope_scaling, which is the name
+    of a table in transformers; today's stay as they are."""
+    renamed = {"rope_scaling": "rope_rates"} | ({"init": "initial_std"} if told.get("init") in _STDS else {})
+    return {renamed.get(name, name): value for name, value in told.items()}
 
 
 def field_names(arch: Arch) -> tuple[str, ...]:

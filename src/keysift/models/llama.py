@@ -132,7 +132,7 @@ def read_config(told: Mapping[str, Any], where: str) -> TransformerConfig:
         qk_norm=family == "qwen3",
         final_gain=True,
         rope_theta=theta,
-        rope_scaling=scaling,
+        rope_rates=scaling,
     )
 
 

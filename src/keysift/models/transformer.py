@@ -88,7 +88,7 @@ def _block(config: TransformerConfig, layer: int, generator: torch.Generator) ->
         site,
         width=config.width,
         key_heads=config.key_heads or config.heads,
-        turn=Rotary(head, config.rope_theta, config.rope_scaling) if config.position == "rope" else Still(),
+        turn=Rotary(head, config.rope_theta, config.rope_rates) if config.position == "rope" else Still(),
         norms=(norms[0], norms[1]),
         biased=config.attention_bias.removeprefix("none"),
         std=std,
