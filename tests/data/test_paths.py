@@ -82,13 +82,16 @@ def test_of_compressed_files_a_folder_gives_those_that_are_text(
     np.save(array, np.arange(9.0))
     packed(folder / "x.npy.gz", array.getvalue())
     packed(folder / "empty.gz", b"")
+    packed(folder / "zeros.gz", bytes(90))
     (folder / "damaged.gz").write_bytes(b"no gzip at all")
     with tarfile.open(folder / "y.tar.gz", "w:gz") as archive:
         archive.add(folder / "notes.gz", "notes.gz")
     assert names(folder) == ["empty.gz", "log.1.gz", "notes.gz", "page.html.gz"]
     build(str(folder), "bytes", tmp_path / "c")
     said = capsys.readouterr().err
-    assert all(f"{name}: it is compressed, and not text" in said for name in ("x.npy.gz", "y.tar.gz", "damaged.gz"))
+    assert all(
+        f"{name}: it is compressed, and not text" in said for name in ("x.npy.gz", "y.tar.gz", "zeros.gz", "damaged.gz")
+    )
     with refuses("is not UTF-8 text"):
         list(LocalFiles(str(folder / "x.npy.gz")).documents())
 
