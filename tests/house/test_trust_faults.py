@@ -229,6 +229,14 @@ THEIR_OWN = [
         "one_checkpoint",
     ),
     Fault(
+        "an old model under a finished run",
+        "sweep/drive.py",
+        "outcomes[name].said = _mended(out / name)",
+        'outcomes[name].said = ""',
+        "tests/sweep/test_sweep.py",
+        "leads_to",
+    ),
+    Fault(
         "the demo's run again",
         "cli/demo_text.py",
         'numbered(out.parent / "demo-run") if not path.exists()',

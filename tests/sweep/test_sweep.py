@@ -10,16 +10,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 import keysift
 from keysift.runs import layout
+from keysift.runs.checkpoint import point
 from keysift.runs.directory import Run
 from keysift.runs.metrics import last
 from keysift.runs.summary import find_runs, summary
 from keysift.sweep.drive import sweep
 from keysift.sweep.plan import points
 from keysift.train.config import TrainConfig
+from keysift.train.config_file import to_toml
 from keysift.train.facts import read_facts
+from keysift.train.loop import train
 from tests.train.in_process import losses
 from tests.train.processes import ROOT, environment, finish
 from tests.train.test_faults import longer
@@ -81,7 +85,7 @@ def test_an_interrupted_sweep_goes_on(base: TrainConfig, tmp_path: Path, number:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("first", "stride"), [(9, 37), longer(1, 1)])
+@pytest.mark.parametrize(("first", "stride"), [(19, 37), longer(1, 1)])
 def test_kill_nine_before_every_change_to_the_folder(corpus: Path, tmp_path: Path, first: int, stride: int) -> None:
     command = [sys.executable, "-m", "tests.sweep.crash_points", str(corpus), str(tmp_path), str(first), str(stride)]
     said = subprocess.run(command, capture_output=True, text=True, check=False, env=environment(), cwd=ROOT)
@@ -95,6 +99,33 @@ def test_kill_nine_before_every_change_to_the_folder(corpus: Path, tmp_path: Pat
         {".seed=1.toml", "seed=1.log", ".sweep.json", ".sweep.html"} if stride == 1 else set()
     )
     assert wanted <= places
+
+
+def test_a_run_that_is_over_leads_to_its_last_model(base: TrainConfig, tmp_path: Path) -> None:
+    """Killed between its last checkpoint and the link to it, a run is finished, and its name is the model before's."""
+    (run,) = (tmp_path / name for name in points(replace(base, steps=2), (), ("seed=0",)))
+    config = replace(base, steps=2, save_every=1)
+    train(config, run, show=False)
+    (tmp_path / "seed=0.toml").write_text(to_toml(config))
+    newest = keysift.load(run).state_dict()
+    point(run / layout.CHECKPOINTS, layout.name_of(1))
+    assert not torch.equal(keysift.load(run).state_dict()["embedding.weight"], newest["embedding.weight"])
+    told: list[str] = []
+
+    def again() -> str:
+        (one,) = sweep({"seed=0": config}, tmp_path, processes=1, show=False, on_over=lambda one: told.append(one.name))
+        return one.said
+
+    holder = Run(run)
+    holder.lock()
+    assert again() == "", "somebody else's business"
+    holder.unlock()
+    told.clear()
+    assert again() == ""
+    assert torch.equal(keysift.load(run).state_dict()["embedding.weight"], newest["embedding.weight"])
+    (run / layout.CHECKPOINTS / layout.name_of(2) / "model.safetensors").write_bytes(b"damaged")
+    assert "model.safetensors is corrupt" in again()
+    assert told == ["seed=0"], "a damaged run is no result"
 
 
 @pytest.mark.slow

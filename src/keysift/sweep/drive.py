@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from keysift.core.disk import write_whole
-from keysift.core.errors import ConfigError
+from keysift.core.errors import ConfigError, DataError
 from keysift.core.threads import share
 from keysift.runs.directory import Run
-from keysift.runs.layout import DIAGNOSIS, METRICS, TRAIN, holds_a_run, saved
+from keysift.runs.layout import DIAGNOSIS, METRICS, TRAIN, holds_a_run, in_use, saved
 from keysift.runs.metrics import last
 from keysift.runs.summary import Summary, summary
 from keysift.sweep.board import Board
@@ -59,7 +59,9 @@ def sweep(
     waiting = [name for name, config in runs.items() if not _over(outcomes[name].summary, config)]
     for name in runs:
         if name not in waiting:
-            on_over(outcomes[name])
+            outcomes[name].said = _mended(out / name)
+            if not outcomes[name].said:
+                on_over(outcomes[name])
     steps = max(config.steps or 0 for config in runs.values())
     board = Board(len(waiting), steps, show=show)
     # Runs beside each other share the free cores, unless the user says how many threads.
@@ -165,6 +167,22 @@ def _warmup(config: TrainConfig, out: Path) -> int | None:
 def _file(path: Path) -> Path:
     """What a run was asked to be, beside it."""
     return path.with_name(f"{path.name}.toml")
+
+
+def _mended(path: Path) -> str:
+    """Do what a kill after the last checkpoint left undone: until then the run's name leads to the model before it.
+    What is wrong with the run, if that cannot be done."""
+    if in_use(path):
+        return ""
+    run = Run(path)
+    try:
+        run.lock()
+        run.recover()
+    except DataError as error:
+        return str(error)
+    finally:
+        run.unlock()
+    return ""
 
 
 def _summary(path: Path) -> Summary | None:
