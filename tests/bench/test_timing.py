@@ -70,9 +70,14 @@ def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(stopped)
     assert len(draft.read_text().splitlines()) == 2, "a header and what was measured"
+    with draft.open("a") as file:
+        file.write('["second", 5')  # killed while it wrote
+    with pytest.raises(KeyboardInterrupt):
+        run(stopped)
+    assert len(draft.read_text().splitlines()) == 2, "half a line is forgotten"
     with pytest.raises(KeyboardInterrupt):
         run(stopped, "keysift bench models --quick")
-    assert run(lambda: 7, "keysift bench models --quick") == [3, 7], "another command had started anew"
+    assert run(lambda: 7, "keysift bench models --quick") == [5, 7], "another command had started anew"
     assert not draft.exists()
     assert "first: measured before" in said
 

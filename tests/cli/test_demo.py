@@ -10,7 +10,9 @@ from keysift.cli.demo_chart import table_of, text_chart
 from keysift.cli.main import _main
 from keysift.models.kinds import configure, empty
 from keysift.models.language import count
+from keysift.sweep.drive import Outcome
 from keysift.train.demo import recall_runs
+from tests.refusals import refuses
 from tests.web.reports import retrieval
 
 
@@ -66,3 +68,10 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: p
     assert len(json.loads(capsys.readouterr().out)) == 2
     assert (tmp_path / "demo-2" / "report.html").is_file()
     assert (out / "report.html").read_text() == before
+
+
+def test_a_run_that_failed_says_why_and_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = [Outcome("multiscreen", None, "the disk is full")]
+    monkeypatch.setattr(demo_recall, "sweep", lambda *args, **options: failed)
+    with refuses("multiscreen failed: the disk is full; to go on: keysift demo"):
+        demo_recall.recall_demo(tmp_path / "demo", steps=2, json=False, named=False)

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from keysift.cli import runs
 from keysift.cli.main import main
+from tests.refusals import refuses
 
 NAME = "a\x1b[31m\x07[/red][abc]\u202e"
 SPELLED = r"a\x1b[31m\x07[/red][abc]\u202e"
@@ -75,3 +77,9 @@ def test_json_stays_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         main(["data", "build", str(text), "--out", str(tmp_path / "c"), "--json"])
     told = json.loads(capsys.readouterr().out)
     assert told["source"] == str(text)
+
+
+def test_a_model_of_hugging_face_is_no_list_of_runs(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}')
+    with refuses("is a Hugging Face model .llama.; bring it here with keysift import"):
+        runs.run(runs.Args(folder=tmp_path))

@@ -10,7 +10,7 @@ from tests.refusals import refuses
 
 SOURCE = Path(__file__).parent.parent.parent / "src" / "keysift"
 # What these read was written by this program: by a parent process, by the tokenizers package, or for the page.
-OWN = {"bench/child.py", "sweep/child.py", "core/jsons.py", "data/bpe.py", "web/play_page.py"}
+OWN = {"bench/child.py", "cli/eval_lm.py", "sweep/child.py", "core/jsons.py", "data/bpe.py", "web/play_page.py"}
 
 
 def test_whatever_is_wrong_is_a_value_error() -> None:

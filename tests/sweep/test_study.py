@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from keysift.cli.sweep import Args, run
+from keysift.sweep import carry
 from keysift.sweep.carry import asked, carry_out
+from keysift.sweep.drive import Outcome
 from keysift.sweep.records import read_records
 from keysift.sweep.study import Study, read_study
 from keysift.train.config import TrainConfig
@@ -135,3 +137,9 @@ def test_refusals(file: Path, tmp_path: Path) -> None:
     for fields, said in told:
         with refuses(said):
             run(Args(out=tmp_path / "out", **fields))
+
+
+def test_a_run_that_failed_is_named(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(carry, "carry_out", lambda *args, **options: ({}, [Outcome("lr=1", None, "the disk is full")]))
+    with refuses(r"1 runs of the study failed \(lr=1: the disk is full\); run it again to finish"):
+        run(Args(study=file, out=tmp_path / "out"))

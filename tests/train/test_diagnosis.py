@@ -73,14 +73,14 @@ def test_the_accumulation_step_that_broke_is_found(
 
     told: list[torch.Tensor] = []
     seen: list[Tiles] = []
-    through = keysift.Multiscreen.through
+    hidden = keysift.Multiscreen.hidden
 
-    def listen(self: keysift.Multiscreen, tokens: torch.Tensor, *rest: Any) -> torch.Tensor:
+    def listen(self: keysift.Multiscreen, tokens: torch.Tensor, *rest: Any, **options: Any) -> torch.Tensor:
         told.append(tokens)
         seen[:] = [self.layers[0].tiles]
-        return through(self, tokens, *rest)
+        return hidden(self, tokens, *rest, **options)
 
-    monkeypatch.setattr(keysift.Multiscreen, "through", listen)
+    monkeypatch.setattr(keysift.Multiscreen, "hidden", listen)
     monkeypatch.setattr(Tiles, "forward", breaks)
     with refuses("the loss of step 1 is nan .* first seen in layers.0.tiles"):
         go(tiny, tmp_path / "run")

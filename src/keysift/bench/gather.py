@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from keysift.bench.record import Result, Row, Target
+from keysift.core import jsons
 from keysift.core.provenance import Machine
 
 Say = Callable[[str], None]
@@ -58,10 +59,10 @@ class Gathered:
 
     def _drafted(self) -> dict[str, Any]:
         for path, command in _drafts[-1:]:
-            lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-            if lines and lines[0] == self._header(command):
-                return dict(lines[1:])
-            path.write_text(json.dumps(self._header(command)) + "\n")
+            lines = _whole_lines(path)
+            kept = lines if lines and lines[0] == self._header(command) else [self._header(command)]
+            path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+            return dict(kept[1:])
         return {}
 
     def _keep(self, name: str) -> None:
@@ -79,3 +80,14 @@ class Gathered:
             targets=tuple(self.targets),
             notes=tuple(self.notes),
         )
+
+
+def _whole_lines(path: Path) -> list[Any]:
+    """A kill may have left half of the last one."""
+    lines = []
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            lines.append(jsons.loads(line))
+        except ValueError:
+            break
+    return lines

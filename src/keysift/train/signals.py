@@ -18,6 +18,7 @@ class Stop:
     def __init__(self) -> None:
         self._heard: float | None = None
         self._before: dict[signal.Signals, Any] = {}
+        self._again: threading.Timer | None = None
 
     @property
     def asked(self) -> bool:
@@ -31,21 +32,26 @@ class Stop:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._restore()
+        if self._again is not None:
+            self._again.cancel()
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         if self._heard is None:
             self._heard = now
         elif now - self._heard > SAME_WISH:
-            before = self._before[signal.Signals(number)]
-            self._restore()
-            if callable(before):
-                before(number, frame)
-            else:
-                os.kill(os.getpid(), number)
+            self._insist(number, frame)
 
-    def _restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before = {}
+    def _insist(self, number: int, frame: FrameType | None) -> None:
+        # What a handler raises inside other people's callbacks may be swallowed there: it is raised until it is out.
+        self._again = threading.Timer(1.0, os.kill, (os.getpid(), number))
+        self._again.daemon = True
+        self._again.start()
+        before = self._before[signal.Signals(number)]
+        if callable(before):
+            before(number, frame)
+        else:
+            signal.signal(number, before)
+            os.kill(os.getpid(), number)
