@@ -114,6 +114,7 @@ def measured(args: Args, name: str, mechanism: str | tuple[str, ...]) -> dict[st
     from keysift.evaluate.validation import validate
     from keysift.models.kinds import build
     from keysift.models.language import LanguageModel, count
+    from keysift.runs.layout import saved
     from keysift.train.distributed import World
     from keysift.train.init import adopt, find_origin, starting_from
     from keysift.train.loop import train
@@ -150,7 +151,10 @@ def measured(args: Args, name: str, mechanism: str | tuple[str, ...]) -> dict[st
     before = loss(model)
     began = time.process_time()
     out = args.work / name.replace(", ", "-")
-    train(config, out, resume=(out / "train.json").is_file(), show=False)
+    if saved(out) < args.steps:  # else only the measurement is missing
+        train(config, out, resume=(out / "train.json").is_file(), show=False)
+    if saved(out) < args.steps:
+        sys.exit(f"{out} was interrupted; start again to resume")
     return {
         "mechanism": mechanism,
         "before": before,
