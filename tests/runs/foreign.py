@@ -14,7 +14,7 @@ LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
     "hidden_act": "silu",
-    "hidden_size": 8,
+    "hidden_size": 16,  # four channels a head: with two, the order of RoPE's pairs could not be told
     "intermediate_size": 12,
     "max_position_embeddings": 32,
     "num_attention_heads": 4,

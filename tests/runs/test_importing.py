@@ -155,13 +155,13 @@ def test_damaged_directories(tmp_path: Path) -> None:
     config_file.write_text(json.dumps({**LLAMA, "num_hidden_layers": 10**9}))
     fails("config.json says depth 1000000000, more than model.safetensors can hold")
     config_file.write_text(json.dumps({**LLAMA, "intermediate_size": 13}))
-    fails(r"model.layers.0.mlp.gate_proj.weight is \(12, 8\), the config says \(13, 8\)")
+    fails(r"model.layers.0.mlp.gate_proj.weight is \(12, 16\), the config says \(13, 16\)")
     config_file.write_text(json.dumps({**LLAMA, "tie_word_embeddings": False}))
     fails("lm_head.weight is missing")
     for change, match in (
-        ({"model.layers.0.self_attn.q_proj.bias": torch.zeros(8)}, "q_proj.bias is not a weight of this model"),
-        ({"lm_head.weight": torch.zeros(len(WORDS), 8)}, "lm_head.weight differs from the embedding"),
-        ({"model.norm.weight": torch.zeros(8, dtype=torch.int8)}, "model.norm.weight is I8"),
+        ({"model.layers.0.self_attn.q_proj.bias": torch.zeros(16)}, "q_proj.bias is not a weight of this model"),
+        ({"lm_head.weight": torch.zeros(len(WORDS), 16)}, "lm_head.weight differs from the embedding"),
+        ({"model.norm.weight": torch.zeros(16, dtype=torch.int8)}, "model.norm.weight is I8"),
     ):
         save_file({**weights(), **change}, weights_file)
         fails(match)
@@ -211,7 +211,7 @@ def gguf_file(path: Path, **more: Any) -> Path:
     writer = gguf.GGUFWriter(str(path), "llama")
     writer.add_block_count(2)
     writer.add_context_length(32)
-    writer.add_embedding_length(8)
+    writer.add_embedding_length(16)
     writer.add_feed_forward_length(12)
     writer.add_head_count(4)
     writer.add_head_count_kv(2)
@@ -228,7 +228,7 @@ def gguf_file(path: Path, **more: Any) -> Path:
         found = found.replace("self_attn.", "attn_").replace("_proj", "")
         if "attn_q" in found or "attn_k" in found:
             heads = 4 if "attn_q" in found else 2
-            tensor = tensor.view(heads, 2, -1, 8).transpose(1, 2).reshape(tensor.shape)
+            tensor = tensor.view(heads, 2, -1, 16).transpose(1, 2).reshape(tensor.shape)
         writer.add_tensor(found, tensor.numpy().astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
