@@ -48,6 +48,12 @@ KEYSIFT_INLINE int existing(const keysift_piece& piece, int64_t block_key) {
   return static_cast<int>(clamp<int64_t>(piece.keys - block_key, 0, kBlock));
 }
 
+// The row of k and v where a key of a piece lies.
+KEYSIFT_INLINE int64_t key_row(const keysift_problem& p, const keysift_piece& piece, int64_t kv, int64_t key) {
+  const int64_t at = piece.key + key;
+  return p.ring ? p.ring[2 * kv] + (p.ring_first[piece.row] + at) % p.ring[2 * kv + 1] : at;
+}
+
 // Unit, turned keys of a block of a piece, transposed to (key width, kBlock): those that are needed, in whole vectors, the
 // rest left as it was. Keys that do not exist become zeros.
 // staging holds kBlock rows.
@@ -58,15 +64,17 @@ KEYSIFT_INLINE void pack_keys(const S& shape, const Plan& plan, const Tile& tile
   const int64_t width = shape.key();
   const float* rows;
   int64_t stride = p.k.row_stride;
-  const int64_t first = piece.key + block_key;
   const int there = existing(piece, block_key);
   const int from = needed.from / kLanes * kLanes, to = (needed.to + kLanes - 1) / kLanes * kLanes;
-  if (p.dtype == KEYSIFT_F32 && to <= there && stride < (1 << 24)) {
+  const int64_t first = key_row(p, piece, kv, block_key + from);
+  const bool side_by_side = !p.ring || key_row(p, piece, kv, block_key + to - 1) - first == to - 1 - from;
+  if (p.dtype == KEYSIFT_F32 && to <= there && stride < (1 << 24) && side_by_side) {
     rows = reinterpret_cast<const float*>(row_of(p.k, p.dtype, piece.row, kv, first));
   } else {
-    memset(staging + from * width, 0, static_cast<size_t>((to - from) * width) * 4);
+    memset(staging, 0, static_cast<size_t>((to - from) * width) * 4);
     for (int j = from; j < smaller(to, there); ++j) {
-      read_row(row_of(p.k, p.dtype, piece.row, kv, first + j), p.dtype, width, width, staging + j * width);
+      const int64_t row = key_row(p, piece, kv, block_key + j);
+      read_row(row_of(p.k, p.dtype, piece.row, kv, row), p.dtype, width, width, staging + (j - from) * width);
     }
     rows = staging;
     stride = width;
@@ -78,7 +86,7 @@ KEYSIFT_INLINE void pack_keys(const S& shape, const Plan& plan, const Tile& tile
     vd low{}, high{};
     for (int64_t x = 0; x < width; ++x) {
       float* column = packed + x * kBlock + j;
-      store(column, gather(rows + j * stride + x, step));
+      store(column, gather(rows + (j - from) * stride + x, step));
       const vd a = load_wide(column), b = load_wide(column + kLanes / 2);
       low += a * a;
       high += b * b;
@@ -110,7 +118,7 @@ KEYSIFT_INLINE void pack_keys(const S& shape, const Plan& plan, const Tile& tile
 template <class S>
 KEYSIFT_INLINE double pack_value(const S& shape, const keysift_problem& p, const keysift_piece& piece, int64_t kv, int64_t key,
                                  float* row) {
-  read_row(row_of(p.v, p.dtype, piece.row, kv, piece.key + key), p.dtype, shape.value(), shape.value_pad(), row);
+  read_row(row_of(p.v, p.dtype, piece.row, kv, key_row(p, piece, kv, key)), p.dtype, shape.value(), shape.value_pad(), row);
   const double inverse = inverse_length(row, shape.value_pad());
   scale_row(row, Factor(inverse), shape.value_pad());
   return inverse;

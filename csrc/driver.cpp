@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "sums.h"
+#include "thresholds.h"
 
 namespace {
 
@@ -64,11 +65,26 @@ void run(const Case& c) {
   std::vector<float> norm(rows), h(rows * static_cast<size_t>(c.value_width));
   std::vector<double> dwindow(tiles), dreach(tiles), dacceptance(tiles);
   const keysift_problem problem{c.batch, c.tiles, c.kv_tiles, c.queries, c.keys, c.key_width, c.value_width, c.dtype, c.flags,
-                                q.view, k.view, v.view, pieces.data(), c.pieces ? 3 : -1, c.keys - c.queries, window.data(), nullptr,
+                                q.view, k.view, v.view, nullptr, nullptr, pieces.data(), c.pieces ? 3 : -1, c.keys - c.queries, window.data(), nullptr,
                                 acceptance.data(), 256.0f};
   const keysift_gradients gradients{dq.view, dk.view, dv.view, dwindow.data(), dreach.data(), dacceptance.data()};
   expect(keysift_forward(&problem, &u.view, nullptr, nullptr), "forward without gradients");
   expect(keysift_forward(&problem, &u.view, norm.data(), h.data()), "forward");
+  if (c.keys > 0) {
+    // The rows of a batch as rings of unequal length, which many keys go round.
+    std::vector<int64_t> ring, first(batch, 3 * c.keys + 1);
+    for (int64_t g = 0, all = c.kv_tiles * c.keys, at = 0; g < c.kv_tiles; ++g) {
+      const int64_t length = g + 1 < c.kv_tiles ? (c.keys + 1) / 2 : all - at;
+      ring.insert(ring.end(), {at, length});
+      at += length;
+    }
+    keysift_problem cached = problem;
+    cached.ring = ring.data();
+    cached.ring_first = first.data();
+    cached.k.tile_stride = cached.v.tile_stride = 0;
+    expect(keysift_forward(&cached, &u.view, nullptr, nullptr), "forward from rings");
+    expect(keysift_forward(&problem, &u.view, norm.data(), h.data()), "forward");
+  }
   expect(keysift_backward(&problem, &u.view, norm.data(), nullptr, &du.view, &gradients), "backward from u");
   expect(keysift_backward(&problem, nullptr, norm.data(), h.data(), &du.view, &gradients), "backward from h");
 }
@@ -95,6 +111,22 @@ void run_sums(const Case& c, int32_t kind) {
   expect(keysift_sums_backward(&problem, &out.view, log.data(), &dout.view, &gradients), "gradients of sums");
 }
 
+// Rows that see from nothing to everything, one of them a NaN.
+void run_thresholds(int64_t rows, int64_t keys, float order, bool learned) {
+  std::mt19937 random(7);
+  Buffer x(1, 3, rows, keys, KEYSIFT_F32), dw(1, 3, rows, keys, KEYSIFT_F32);
+  fill(&x, KEYSIFT_F32, &random, 0.0f);
+  fill(&dw, KEYSIFT_F32, &random, 0.0f);
+  float* numbers = reinterpret_cast<float*>(x.bytes.data());
+  if (rows > 2 && keys > 2) numbers[2 * keys] = NAN;
+  const std::vector<float> orders(3, order);
+  std::vector<double> dorders(3);
+  const keysift_threshold_rows problem{3, rows, keys, keys - rows, orders.data()};
+  expect(keysift_threshold_weigh(&problem, numbers), "thresholds");
+  expect(keysift_threshold_differentiate(&problem, numbers, reinterpret_cast<float*>(dw.bytes.data()), learned ? dorders.data() : nullptr),
+         "gradients of thresholds");
+}
+
 }  // namespace
 
 int main() {
@@ -104,6 +136,12 @@ int main() {
   for (int64_t threads : {1, 3}) {
     keysift_set_threads(nullptr, nullptr, threads);
     for (const auto& length : lengths) {
+      for (float order : {2.0f, 1.5f, 1.3f}) {
+        for (bool learned : {false, true}) {
+          run_thresholds(length[0], length[1], order, learned);
+          ++count;
+        }
+      }
       for (const auto& width : widths) {
         for (int32_t kind = KEYSIFT_RELU; kind <= KEYSIFT_SOFTPICK; ++kind) {
           for (bool pieces : {false, true}) {

@@ -11,15 +11,18 @@ namespace keysift {
 namespace avx512 {
 Kernels kernels(int64_t, int64_t);
 SumsKernels sums_kernels(int32_t);
+ThresholdKernels threshold_kernels();
 }
 namespace avx2 {
 Kernels kernels(int64_t, int64_t);
 SumsKernels sums_kernels(int32_t);
+ThresholdKernels threshold_kernels();
 }
 #endif
 namespace plain {
 Kernels kernels(int64_t, int64_t);
 SumsKernels sums_kernels(int32_t);
+ThresholdKernels threshold_kernels();
 }
 
 namespace {
@@ -28,6 +31,7 @@ struct Variant {
   const char* name;
   KernelsFor kernels;
   SumsKernelsFor sums_kernels;
+  ThresholdKernelsFor threshold_kernels;
   bool runs;
 };
 
@@ -38,13 +42,13 @@ const std::array<Variant, 3>& variants() {
   static const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   static const std::array<Variant, 3> all = {
-      {{"avx512", avx512::kernels, avx512::sums_kernels, has_avx512},
-       {"avx2", avx2::kernels, avx2::sums_kernels, has_avx2},
-       {"plain", plain::kernels, plain::sums_kernels, true}}};
+      {{"avx512", avx512::kernels, avx512::sums_kernels, avx512::threshold_kernels, has_avx512},
+       {"avx2", avx2::kernels, avx2::sums_kernels, avx2::threshold_kernels, has_avx2},
+       {"plain", plain::kernels, plain::sums_kernels, plain::threshold_kernels, true}}};
 #else
-  static const std::array<Variant, 3> all = {{{"avx512", nullptr, nullptr, false},
-                                              {"avx2", nullptr, nullptr, false},
-                                              {"plain", plain::kernels, plain::sums_kernels, true}}};
+  static const std::array<Variant, 3> all = {{{"avx512", nullptr, nullptr, nullptr, false},
+                                              {"avx2", nullptr, nullptr, nullptr, false},
+                                              {"plain", plain::kernels, plain::sums_kernels, plain::threshold_kernels, true}}};
 #endif
   return all;
 }
@@ -63,8 +67,8 @@ const Isa& isa() {
   static const Isa chosen = [] {
     const char* wanted = std::getenv("KEYSIFT_ISA");
     const Variant* variant = find(wanted ? wanted : "");
-    return variant && variant->runs ? Isa{variant->name, variant->kernels, variant->sums_kernels}
-                                    : Isa{nullptr, nullptr, nullptr};
+    return variant && variant->runs ? Isa{variant->name, variant->kernels, variant->sums_kernels, variant->threshold_kernels}
+                                    : Isa{nullptr, nullptr, nullptr, nullptr};
   }();
   return chosen;
 }

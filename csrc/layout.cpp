@@ -1,8 +1,9 @@
-// What the structures of screening.h and sums.h look like in memory, in words.
+// What the structures of screening.h, sums.h and thresholds.h look like in memory, in words.
 #include <cstddef>
 #include <string>
 
 #include "sums.h"
+#include "thresholds.h"
 
 namespace {
 
@@ -23,6 +24,7 @@ std::string layout() {
   said += FIELD(keysift_problem, queries) + FIELD(keysift_problem, keys) + FIELD(keysift_problem, key_width);
   said += FIELD(keysift_problem, value_width) + FIELD(keysift_problem, dtype) + FIELD(keysift_problem, flags);
   said += FIELD(keysift_problem, q) + FIELD(keysift_problem, k) + FIELD(keysift_problem, v);
+  said += FIELD(keysift_problem, ring) + FIELD(keysift_problem, ring_first);
   said += FIELD(keysift_problem, pieces) + FIELD(keysift_problem, piece_count) + FIELD(keysift_problem, offset);
   said += FIELD(keysift_problem, window) + FIELD(keysift_problem, reach) + FIELD(keysift_problem, acceptance);
   said += FIELD(keysift_problem, w_th);
@@ -39,6 +41,9 @@ std::string layout() {
   said += "\n" + words("keysift_sums_gradients", sizeof(keysift_sums_gradients));
   said += FIELD(keysift_sums_gradients, dq) + FIELD(keysift_sums_gradients, dk) + FIELD(keysift_sums_gradients, dv);
   said += FIELD(keysift_sums_gradients, dshift);
+  said += "\n" + words("keysift_threshold_rows", sizeof(keysift_threshold_rows));
+  said += FIELD(keysift_threshold_rows, matrices) + FIELD(keysift_threshold_rows, rows) + FIELD(keysift_threshold_rows, keys);
+  said += FIELD(keysift_threshold_rows, seen) + FIELD(keysift_threshold_rows, orders);
   return said;
 }
 

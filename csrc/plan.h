@@ -94,4 +94,11 @@ struct SumsKernels {
   void (*backward)(const SumsPlan&, const SumsTask&, char* scratch);
 };
 
+// Of one row, of which the first `seen` keys are seen; see thresholds.h. dorder may be NULL.
+struct ThresholdKernels {
+  int64_t (*scratch)(int64_t keys);
+  void (*weigh)(float* x, int64_t seen, int64_t keys, float order, char* scratch);
+  void (*differentiate)(const float* w, float* dw, int64_t seen, int64_t keys, float order, double* dorder, char* scratch);
+};
+
 }  // namespace keysift

@@ -27,6 +27,24 @@ constexpr int64_t kBackwardTasks = 32;
 // Below this many key visits a second thread costs more than it brings.
 constexpr int64_t kSerialVisits = 1 << 14;
 
+int check_rings(const keysift_problem& p) {
+  if (!p.ring) return KEYSIFT_OK;
+  if (!p.ring_first && p.batch > 0) return fail(KEYSIFT_BAD_ARGUMENT, "ring_first must not be NULL where ring is given");
+  for (int64_t g = 0; g < p.kv_tiles; ++g) {
+    if (p.ring[2 * g] < 0 || p.ring[2 * g + 1] < 1) {
+      return fail(KEYSIFT_BAD_ARGUMENT, "ring %lld: %lld rows from row %lld on; expected at least one, from 0 on",
+                  static_cast<long long>(g), static_cast<long long>(p.ring[2 * g + 1]), static_cast<long long>(p.ring[2 * g]));
+    }
+  }
+  for (int64_t b = 0; b < p.batch; ++b) {
+    if (p.ring_first[b] < 0 || p.ring_first[b] > kFarthest) {
+      return fail(KEYSIFT_BAD_ARGUMENT, "ring_first[%lld] is %lld; expected at least 0", static_cast<long long>(b),
+                  static_cast<long long>(p.ring_first[b]));
+    }
+  }
+  return KEYSIFT_OK;
+}
+
 int check(const keysift_problem* p) {
   if (!p) return fail(KEYSIFT_BAD_ARGUMENT, "problem is NULL");
   const int64_t sizes[] = {p->batch, p->tiles, p->kv_tiles, p->queries, p->keys, p->key_width, p->value_width};
@@ -61,6 +79,8 @@ int check(const keysift_problem* p) {
   }
   const int pieces = check_pieces(p->pieces, p->piece_count, p->offset, p->batch, p->queries, p->keys);
   if (pieces != KEYSIFT_OK) return pieces;
+  const int rings = check_rings(*p);
+  if (rings != KEYSIFT_OK) return rings;
   const bool empty = p->batch == 0 || p->queries == 0;
   if ((!empty && !p->q.data) || (p->batch > 0 && p->keys > 0 && (!p->k.data || !p->v.data))) {
     return fail(KEYSIFT_BAD_ARGUMENT, "q, k and v must not be NULL");
@@ -269,6 +289,7 @@ int backward(const keysift_problem* problem, const keysift_view* u, const float*
   const int status = check(problem);
   if (status != KEYSIFT_OK) return status;
   const keysift_problem& p = *problem;
+  if (p.ring) return fail(KEYSIFT_BAD_ARGUMENT, "ring must be NULL: no gradient flows into a cache");
   if (!gradients || !gradients->dwindow || !gradients->dreach || !gradients->dacceptance) {
     return fail(KEYSIFT_BAD_ARGUMENT, "gradients, dwindow, dreach and dacceptance must not be NULL");
   }

@@ -70,6 +70,10 @@ typedef struct keysift_problem {
   int32_t dtype;       /* of q, k, v, u and of every gradient with their shape */
   uint32_t flags;
   keysift_view q, k, v; /* raw: unit length and rotation happen inside */
+  /* NULL: key j is row j of k and v. Otherwise they are a cache, read where it lies, forward only: kv tile g owns ring[2 g + 1]
+   * rows from ring[2 g] on, and key j of batch row b is the one at (ring_first[b] + j) mod ring[2 g + 1] of them. */
+  const int64_t* ring;       /* (kv_tiles, 2) */
+  const int64_t* ring_first; /* (batch) at least 0 */
   const keysift_piece* pieces; /* by row, and in a row by query and by key, none overlapping */
   int64_t piece_count;         /* -1: each row is one piece, of this offset */
   int64_t offset;

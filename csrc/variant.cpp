@@ -2,6 +2,7 @@
 #include "backward.h"
 #include "forward.h"
 #include "sums_kernel.h"
+#include "threshold_kernel.h"
 
 namespace keysift {
 namespace KEYSIFT_VARIANT {
@@ -34,6 +35,8 @@ SumsKernels sums_kernels(int32_t kind) {
   if (kind == KEYSIFT_RELU_EXP_SHARE) return sums_of<KEYSIFT_RELU_EXP_SHARE>();
   return sums_of<KEYSIFT_SOFTPICK>();
 }
+
+ThresholdKernels threshold_kernels() { return {threshold_scratch, threshold_weigh, threshold_differentiate}; }
 
 }  // namespace KEYSIFT_VARIANT
 }  // namespace keysift

@@ -8,6 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from keysift.evaluate.agreement import draw, no_worse_than_plain
 from keysift.kernels import by_rows
@@ -79,13 +81,84 @@ def test_no_tensor_grows_with_queries_times_keys(name: str) -> None:
     assert largest <= 2 * 640 * 8 * mechanism.maps
 
 
+@pytest.mark.parametrize("name", ["sparsemax", "rectified_difference"])
+def test_the_backward_pass_makes_few_tensors_as_long_as_the_keys(name: str) -> None:
+    """Their number does not follow the number of blocks, 40 here."""
+    mechanism = find(name)
+    q, k, v = (torch.randn(1, maps, 320, 64, requires_grad=True) for maps in (mechanism.maps, mechanism.key_maps, 1))
+    made = 0
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal made
+            out = func(*args, **(kwargs or {}))
+            known = {x.untyped_storage().data_ptr() for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
+            for x in tree_leaves(out):
+                new = isinstance(x, Tensor) and x.untyped_storage().data_ptr() not in known
+                made += new and x.numel() >= v.numel()
+            return out
+
+    out = attend(mechanism, q, k, v, backend="by_rows").sum()
+    with Watch():
+        out.backward()
+    assert made < 20
+
+
+def test_gradients_of_biases_that_broadcast() -> None:
+    """A bias shared by all queries or all keys is added to by every block."""
+    q, k, v = (torch.randn(1, 2, 40, 4, dtype=torch.float64) for _ in range(3))
+    for shape in ((2, 40, 40), (1, 1, 40), (2, 40, 1), (1,)):
+        found = []
+        for backend in ("by_rows", "dense"):
+            bias = torch.linspace(-1, 1, math.prod(shape), dtype=torch.float64).view(shape).requires_grad_()
+            out = attend("entmax15", q, k, v, bias=bias, backend=backend)
+            found.append(torch.autograd.grad(out.sin().sum(), bias)[0])
+        torch.testing.assert_close(*found)
+        assert shape[-1] == 1 or found[0].abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["sparsemax", "rectified_difference", "ssmax"])
+def test_second_derivatives(name: str) -> None:
+    mechanism = find(name)
+    given = {name: value.requires_grad_() for name, value in draw(mechanism, 20, 20).items()}
+    scalars = {name: value for name, value in given.items() if name not in "qkv"}
+    found = []
+    for backend in ("by_rows", "dense"):
+        out = attend(mechanism, given["q"], given["k"], given["v"], scalars=scalars, backend=backend)
+        slopes = torch.autograd.grad(out.sin().sum(), list(given.values()), create_graph=True)
+        found.append(torch.autograd.grad(sum(slope.square().sum() for slope in slopes), list(given.values())))
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("name", ["entmax15", "rectified_difference"])
+def test_autocast_changes_nothing(name: str) -> None:
+    """It reaches the forward pass only, and the backward pass computes the same weights anew."""
+    mechanism = find(name)
+    leaves = [x.float().requires_grad_() for x in list(draw(mechanism, 20, 20).values())[:3]]
+    found = []
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            out = attend(mechanism, *leaves, backend="by_rows")
+            found.append((out, *torch.autograd.grad(out.sin().sum(), leaves)))
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script. is deprecated:DeprecationWarning")  # torch's own
+def test_a_tangent_is_never_dropped() -> None:
+    q = torch.randn(1, 1, 8, 4)
+    with torch.autograd.forward_ad.dual_level():
+        bias = torch.autograd.forward_ad.make_dual(torch.zeros(8, 8), torch.ones(8, 8))
+        with refuses("it has no forward-mode derivative"):
+            attend("sparsemax", q, q, q, bias=bias, backend="by_rows")
+
+
 def test_declines_with_a_reason() -> None:
     q = torch.randn(1, 1, 8, 4)
     with refuses("it never forms the weights as a whole"):
         attend("softpick", q, q, q, backend="by_rows", return_weights=True)
     assert explain("sparsemax", q, q, q).declined["by_rows"] == "so few queries and keys are one block's work"
     long = torch.randn(1, 1, 600, 4)
-    assert explain("sparsemax", long, long, long).backend == "by_rows"
+    assert explain("sparsemax", *(long.double(),) * 3).backend == "by_rows"
     assert explain("softmax", long, long, long).backend == "sdpa"
     keep = torch.ones(600, 600, dtype=torch.bool)
     assert explain("softpick", long, long, long, keep=keep).backend == "by_rows"

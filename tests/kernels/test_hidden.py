@@ -16,6 +16,7 @@ from keysift.mechanisms import MECHANISMS, find
 from keysift.mechanisms.spec import Mechanism, Per
 from tests.machine import needs_kernel
 from tests.refusals import refuses
+from tests.representatives import few_at_once
 
 ALL = [*MECHANISMS, *map(find, ("screening+value_gate", "differential_v2+output_gate"))]
 LENGTH = 24
@@ -90,7 +91,7 @@ def same(found: dict[str, Tensor], wanted: dict[str, Tensor], rows: slice = slic
 
 
 @pytest.mark.parametrize("what", ANYTHING, ids=str)
-@pytest.mark.parametrize("mechanism", ALL, ids=lambda mechanism: mechanism.name)
+@pytest.mark.parametrize("mechanism", few_at_once(ALL))
 def test_masked_keys_and_blind_queries(mechanism: Mechanism, what: float) -> None:
     keep = torch.ones(LENGTH, LENGTH, dtype=torch.bool)
     keep[:, MASKED] = False
@@ -108,7 +109,7 @@ def test_masked_keys_and_blind_queries(mechanism: Mechanism, what: float) -> Non
 
 
 @pytest.mark.parametrize("what", ANYTHING[:3], ids=str)
-@pytest.mark.parametrize("mechanism", ALL, ids=lambda mechanism: mechanism.name)
+@pytest.mark.parametrize("mechanism", few_at_once(ALL))
 def test_the_future(mechanism: Mechanism, what: float) -> None:
     """The last key reaches nothing before the last query, which sees it and says so."""
     last, before = [LENGTH - 1], slice(0, LENGTH - 1)

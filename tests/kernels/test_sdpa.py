@@ -16,10 +16,11 @@ from keysift.mechanisms import MECHANISMS, find
 from keysift.mechanisms.rules import Softmax
 from keysift.mechanisms.spec import Mechanism
 from tests.refusals import refuses
+from tests.representatives import few_at_once
 
 FAMILY = [m for m in MECHANISMS if isinstance(m.rule, Softmax)]
 FAMILY += [find("differential_v2+output_gate"), find("softmax_sink+value_gate")]
-every = pytest.mark.parametrize("mechanism", FAMILY, ids=lambda mechanism: mechanism.name)
+every = pytest.mark.parametrize("mechanism", few_at_once(FAMILY))
 
 
 @pytest.fixture(autouse=True)

@@ -20,11 +20,12 @@ from keysift.models.arch import TransformerArch
 from keysift.models.kinds import build, configure
 from tests.machine import needs_kernel
 from tests.refusals import refuses
+from tests.representatives import few_at_once
 
 pytestmark = needs_kernel
 KNOWN = [m for m in MECHANISMS if m.rule in sums_cpu.KINDS and "+" not in m.name]
 FAMILY = [*KNOWN, find("softpick+value_gate"), find("sigmoid_visible+output_gate")]
-every = pytest.mark.parametrize("mechanism", FAMILY, ids=lambda mechanism: mechanism.name)
+every = pytest.mark.parametrize("mechanism", few_at_once(FAMILY))
 
 
 def agrees(mechanism: Mechanism, queries: int, keys: int, **options: Any) -> dict[str, Tensor]:

@@ -183,6 +183,7 @@ def test_buckets_are_powers_of_two() -> None:
     assert bucket_of(n).tolist() == [0, 1, 1, 2, 2, 3, 9, 10]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", ["softmax", "screening", "entmax15", "differential_v1", "selective_temperature"])
 def test_streamed_equals_whole(mechanism: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of one row and one block for all give the same means; padding changes nothing."""

@@ -11,12 +11,13 @@ from keysift.kernels.attend import attend
 from keysift.mechanisms import MECHANISMS, find
 from keysift.mechanisms.rules import Pointwise
 from keysift.mechanisms.spec import Mechanism
+from tests.representatives import few_at_once
 
 WRAPPED = ["screening+value_gate", "differential_v1+output_gate"]
 ALL = [*MECHANISMS, *map(find, WRAPPED)]
 
 
-@pytest.mark.parametrize("mechanism", ALL, ids=lambda mechanism: mechanism.name)
+@pytest.mark.parametrize("mechanism", few_at_once(ALL))
 def test_gradcheck(mechanism: Mechanism) -> None:
     assert tuple(arguments(mechanism)) == mechanism.differentiable
     assert faults(mechanism) == []

@@ -18,6 +18,7 @@ from tests.machine import needs_kernel
 from tests.models import checks
 from tests.models.checks import TINY, close, opened, shaken, tokens_for
 from tests.refusals import refuses
+from tests.representatives import few_at_once
 
 ONE_BY_ONE = (1,) * 24
 UNEVEN = (5, 1, 9, 2, 1, 6)
@@ -78,7 +79,7 @@ def test_a_text_past_4096() -> None:
 NAMES = [*MECHANISMS.names(), "screening+value_gate", "differential_v1+value_gate", "sigmoid+output_head_gate"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", few_at_once(NAMES))
 def test_every_mechanism_in_the_transformer(name: str) -> None:
     model = shaken(dataclasses.replace(SMALL, mechanism=name))
     for chunks in (UNEVEN, ONE_BY_ONE):

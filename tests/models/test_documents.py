@@ -15,6 +15,7 @@ from keysift.models.transformer import Transformer, TransformerConfig
 from tests.machine import needs_kernel
 from tests.models.checks import opened
 from tests.refusals import refuses
+from tests.representatives import few_at_once
 
 LENGTHS = [[5, 1, 6], [3, 9]]
 PACKED = Positions.packed(LENGTHS)
@@ -57,7 +58,7 @@ def check(model: LanguageModel) -> None:
         torch.testing.assert_close(one / size, other / size, atol=1e-4, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", few_at_once(NAMES))
 def test_each_document_is_alone_under_every_mechanism(name: str) -> None:
     check(shaken(dataclasses.replace(CONFIG, mechanism=name)))
 

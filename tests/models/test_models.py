@@ -262,7 +262,7 @@ def test_refusals() -> None:
             dataclasses.replace(BASE, **{name: 0})
     with refuses(r"norm_eps must lie in \(0, 1\), got 0"):
         dataclasses.replace(BASE, norm_eps=0.0)
-    with refuses("rope_theta must be above 1, got 1"):
+    with refuses("rope_theta must be above 1 and finite, got 1"):
         dataclasses.replace(BASE, rope_theta=1.0)
     with refuses("key_heads must divide heads"):
         dataclasses.replace(BASE, key_heads=3)

@@ -20,10 +20,17 @@ ABLATIONS = {
     "acceptance one": {"acceptance": 1.0},
     "nothing but screening": {"position": "none", "norm": "none", "gate": False, "acceptance": 1.0},
 }
+FIRST = ("paper", "nothing but screening")  # in `make check`
 
 
 @pytest.mark.parametrize("expand", [False, 5])
-@pytest.mark.parametrize("change", ABLATIONS.values(), ids=ABLATIONS)
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(change, id=name, marks=() if name in FIRST else pytest.mark.slow)
+        for name, change in ABLATIONS.items()
+    ],
+)
 def test_multiscreen_and_its_ablations(change: dict[str, object], expand: bool | int) -> None:
     inference = Inference(expand_windows=expand)
     checks.multiscreen_matches_oracle(dataclasses.replace(TINY, **change), inference=inference)

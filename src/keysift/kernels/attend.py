@@ -13,11 +13,12 @@ from torch import Tensor
 
 from keysift.core.errors import UnsupportedError
 from keysift.core.registry import Registry
-from keysift.kernels import blockwise, by_rows, dense, hidden, native, screening_cpu, sdpa, sums_cpu
+from keysift.kernels import blockwise, by_rows, dense, hidden, native, screening_cpu, sdpa, sums_cpu, thresholds_cpu
 from keysift.kernels import call as calls
 from keysift.kernels.call import Call, Options, Scalars
 from keysift.kernels.native import Reason
 from keysift.kernels.positions import Positions
+from keysift.kernels.rings import Rings
 from keysift.mechanisms import find
 from keysift.mechanisms.spec import Mechanism
 
@@ -72,6 +73,17 @@ BACKENDS.add(
         run=sums_cpu.run,
         unusable=native.unusable,
         declines=sums_cpu.declines,
+    ),
+)
+BACKENDS.add(
+    "thresholds_cpu",
+    Backend(
+        name="thresholds_cpu",
+        about="the compiled solver for sparsemax and entmax, a block of rows at a time; memory grows with keys only",
+        run=thresholds_cpu.run,
+        unusable=native.unusable,
+        declines=thresholds_cpu.declines,
+        not_worth=blockwise.not_worth,
     ),
 )
 BACKENDS.add(
@@ -201,6 +213,18 @@ def _empty(call: Call) -> tuple[Tensor, Tensor]:
 def attend_call(call: Call) -> Tensor:
     """The output of a call that is checked already, by the backend `attend` would choose."""
     return _run(call, "auto", return_weights=False)[0]
+
+
+def reads_rings(mechanism: Mechanism, q: Tensor, scalars: Scalars) -> bool:
+    """Whether a call can leave the keys of a cache where they lie: the backend `attend` prefers can read them there."""
+    asked = not _only or _only[-1] == "screening_cpu"
+    return asked and screening_cpu.reads_rings(mechanism, q, scalars) and native.unusable() is None
+
+
+def attend_rings(mechanism: Mechanism, q: Tensor, rings: Rings, scalars: Scalars, positions: Positions) -> Tensor:
+    """What `attend` gives for the keys of a cache in order, where `reads_rings` says so."""
+    assert isinstance(scalars, calls.Aligned)
+    return screening_cpu.run_rings(mechanism, q, rings, scalars, positions)
 
 
 def _run(call: Call, backend: str, return_weights: bool) -> tuple[Tensor, Tensor | None]:

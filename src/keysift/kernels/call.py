@@ -142,8 +142,8 @@ def has_tangents(call: Call) -> bool:
     """Whether an input carries a forward-mode derivative, which a compiled operator would drop."""
     if torch.compiler.is_compiling() or forward_ad._current_level < 0:
         return False
-    tensors = (call.q, call.k, call.v, *call.scalars.values())
-    return any(forward_ad.unpack_dual(x).tangent is not None for x in tensors)  # type: ignore[no-untyped-call]
+    tensors = (call.q, call.k, call.v, call.bias, *call.scalars.values())
+    return any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors)  # type: ignore[no-untyped-call]
 
 
 def may_look() -> bool:

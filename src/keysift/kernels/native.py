@@ -1,4 +1,4 @@
-"""The compiled library: finding it, loading it, and the C structures of csrc/screening.h and csrc/sums.h.
+"""The compiled library: finding it, loading it, and the C structures of csrc/{screening,sums,thresholds}.h.
 
 Loaded when first asked for. torch's own thread pool is handed over, so the two never compete for cores.
 """
@@ -49,7 +49,7 @@ class Problem(ctypes.Structure):
         ("dtype", ctypes.c_int32),
         ("flags", ctypes.c_uint32),
         *((name, View) for name in ("q", "k", "v")),
-        ("pieces", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ("ring", "ring_first", "pieces")),
         ("piece_count", ctypes.c_int64),
         ("offset", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("window", "reach", "acceptance")),
@@ -84,6 +84,12 @@ class SumsGradients(ctypes.Structure):
     _fields_ = [*((name, View) for name in ("dq", "dk", "dv")), ("dshift", ctypes.c_void_p)]
 
 
+class ThresholdRows(ctypes.Structure):
+    """As in csrc/thresholds.h."""
+
+    _fields_ = [*((name, ctypes.c_int64) for name in ("matrices", "rows", "keys", "seen")), ("orders", ctypes.c_void_p)]
+
+
 STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "keysift_view": View,
     "keysift_piece": Piece,
@@ -91,6 +97,7 @@ STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "keysift_gradients": Gradients,
     "keysift_sums_problem": SumsProblem,
     "keysift_sums_gradients": SumsGradients,
+    "keysift_threshold_rows": ThresholdRows,
 }
 FUNCTIONS = {
     "keysift_layout": ctypes.c_char_p,
@@ -103,6 +110,8 @@ FUNCTIONS = {
     "keysift_backward": ctypes.c_int,
     "keysift_sums_forward": ctypes.c_int,
     "keysift_sums_backward": ctypes.c_int,
+    "keysift_threshold_weigh": ctypes.c_int,
+    "keysift_threshold_differentiate": ctypes.c_int,
 }
 
 

@@ -7,6 +7,7 @@ Letters: B batch, H tiles, G kv tiles, T queries, S keys, K key width, V value w
 """
 
 import ctypes
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -14,9 +15,12 @@ from torch import Tensor
 
 from keysift.core.errors import UnsupportedError
 from keysift.kernels import native
-from keysift.kernels.call import Call, has_tangents, transformed
+from keysift.kernels.call import Aligned, Call, Scalars, has_tangents, may_look, transformed
 from keysift.kernels.native import Gradients, Problem, View
+from keysift.kernels.positions import Positions
+from keysift.kernels.rings import Rings
 from keysift.mechanisms import screening
+from keysift.mechanisms.spec import Mechanism
 
 FARTHEST = 1 << 59  # the kernel adds positions in 64 bits
 
@@ -26,7 +30,7 @@ _NORMING = {(screening.tanh_norm,): 0, (): native.NO_TANH}
 
 
 def declines(call: Call, return_weights: bool) -> str | None:
-    flags = _flags(call)
+    flags = _flags(call.mechanism)
     if flags is None:
         return f"it computes screening, not {call.mechanism.name}"
     if return_weights:
@@ -69,20 +73,52 @@ _INPUTS = ", ".join(f"{_TYPES.get(name, 'Tensor')} {name}" for name in Inputs._f
 
 
 def run(call: Call) -> tuple[Tensor, None]:
-    flags = _flags(call)
-    assert flags is not None, "declined"
-    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (call.q, call.k, call.v))
-    window, reach, acceptance = (call.scalars[n].reshape(-1).contiguous() for n in ("window", "reach", "acceptance"))
-    inputs = Inputs(q, k, v, window, reach, acceptance, call.positions.pieces, call.positions.offset, flags)
-    learning = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, window, reach, acceptance))
+    inputs = _inputs(call.mechanism, (call.q, call.k, call.v), call.scalars, call.positions)
+    learning = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs)
     if learning or torch.compiler.is_compiling():
         return _screening(*inputs)[0], None
     return _forward(inputs, for_backward=False)[0], None
 
 
-def _flags(call: Call) -> int | None:
+def reads_rings(mechanism: Mechanism, q: Tensor, scalars: Scalars) -> bool:
+    """Whether `run_rings` can take a model's own call: without gradients, with scalars that were checked before."""
+    flags = _flags(mechanism)
+    return (
+        flags is not None
+        and isinstance(scalars, Aligned)
+        and q.device.type == "cpu"
+        and q.dtype in native.DTYPES
+        and (q.shape[3] > 1 or bool(flags & native.NO_ROTATION))
+        and not torch.is_grad_enabled()
+        and may_look()
+    )
+
+
+def run_rings(mechanism: Mechanism, q: Tensor, rings: Rings, scalars: Mapping[str, Tensor], at: Positions) -> Tensor:
+    """The output for queries that see keys of a cache, read where they lie."""
+    heads = len(rings.ring_G2)
+    k, v = (x[:, None].expand(-1, heads, -1, -1) for x in (rings.k_BRK, rings.v_BRV))
+    inputs = _inputs(mechanism, (q, k, v), scalars, at)
+    first = torch.tensor(rings.first)
+    problem = _problem(inputs)
+    problem.keys, problem.ring, problem.ring_first = rings.keys, rings.ring_G2.data_ptr(), first.data_ptr()
+    u = torch.empty(*q.shape[:3], v.shape[3], dtype=q.dtype)
+    native.check(native.library().keysift_forward(ctypes.byref(problem), ctypes.byref(View.of(u)), None, None))
+    return u
+
+
+def _inputs(
+    mechanism: Mechanism, qkv: tuple[Tensor, ...], scalars: Mapping[str, Tensor], positions: Positions
+) -> "Inputs":
+    flags = _flags(mechanism)
+    assert flags is not None, "declined"
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in qkv)
+    window, reach, acceptance = (scalars[n].reshape(-1).contiguous() for n in ("window", "reach", "acceptance"))
+    return Inputs(q, k, v, window, reach, acceptance, positions.pieces, positions.offset, flags)
+
+
+def _flags(mechanism: Mechanism) -> int | None:
     """Which pieces of screening the mechanism leaves out, or None if it is another mechanism."""
-    mechanism = call.mechanism
     if mechanism.rule != screening.SCREENING.rule:
         return None
     if mechanism.prepare not in _TURNING or mechanism.finish not in _NORMING:
@@ -95,6 +131,7 @@ def _problem(x: Inputs) -> Problem:
         *(x.q.shape[0], x.q.shape[1], x.k.shape[1], x.q.shape[2], x.k.shape[2], x.q.shape[3], x.v.shape[3]),
         *(native.DTYPES[x.q.dtype], x.flags),
         *(View.of(x.q), View.of(x.k), View.of(x.v)),
+        *(None, None),
         *((None, -1) if x.pieces is None else (x.pieces.data_ptr(), len(x.pieces))),
         x.offset,
         *(x.window.data_ptr(), x.reach.data_ptr(), x.acceptance.data_ptr()),

@@ -17,14 +17,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from keysift.core.errors import UnsupportedError
-from keysift.kernels import dense, native, parts
-from keysift.kernels.call import Call, has_tangents, transformed
+from keysift.kernels import compiled, dense, native, parts
+from keysift.kernels.call import Call
 from keysift.kernels.native import SumsGradients, SumsProblem, View
 from keysift.mechanisms import rela, relu_exp, relu_power, sigmoid
 from keysift.mechanisms.rules import Rule, counted
 
-FARTHEST = 1 << 59  # the kernel adds positions in 64 bits
 _RELU, _RELU_SQUARED, _RELU_EXP, _SIGMOID, _RELU_EXP_SHARE, _SOFTPICK = range(6)  # keysift_kind
 
 Number = Callable[[Call, Mapping[str, Tensor]], Tensor]  # broadcastable to B H T 1
@@ -64,23 +62,7 @@ KINDS: dict[Rule, Kind] = {
 def declines(call: Call, return_weights: bool) -> str | None:
     if call.mechanism.rule not in KINDS:
         return f"it knows other rules than that of {call.mechanism.name}"
-    if return_weights:
-        return "it never forms the weights"
-    if call.q.device.type != "cpu":
-        return f"the tensors are on {call.q.device.type}"
-    if call.q.dtype not in native.DTYPES:
-        return f"{call.q.dtype} is not supported"
-    if call.keep is not None or call.bias is not None:
-        return "a keep mask or a bias was given"
-    if transformed():
-        return "it is a compiled operator, which torch.func cannot transform"
-    if has_tangents(call):
-        return "it has no forward-mode derivative"
-    if not call.positions.consecutive and call.positions.pieces is None:
-        return "positions were given one by one, not as runs that count up"
-    if abs(call.positions.offset) > FARTHEST:
-        return f"queries and keys are more than {FARTHEST:.0e} positions apart"
-    return None
+    return compiled.declines(call, return_weights)
 
 
 class Inputs(NamedTuple):
@@ -107,7 +89,7 @@ def run(call: Call) -> tuple[Tensor, None]:
     shift = None
     if kind.shift is not None:
         shift = kind.shift(call, scalars).expand(*q.shape[:3], 1)[..., 0].contiguous()
-    pieces, offset = _standing(call)
+    pieces, offset = compiled.standing(call)
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     inputs = Inputs(q, k, v, shift, pieces, offset, kind.code, call.scale, kind.rest)
     learning = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, shift))
@@ -116,16 +98,6 @@ def run(call: Call) -> tuple[Tensor, None]:
     if kind.divisor is not None:
         out = out / kind.divisor(call, scalars)
     return dense.finish(call.mechanism, out, scalars).to(call.v.dtype), None
-
-
-def _standing(call: Call) -> tuple[Tensor | None, int]:
-    """Pieces and offset. Where all keys are seen, queries stand after the last key."""
-    pieces, offset = call.positions.pieces, call.positions.offset
-    if call.causal:
-        return pieces, offset
-    if pieces is None:
-        return None, call.k.shape[2]
-    return torch.cat((pieces[:, :5], pieces[:, 4:5]), dim=1), 0
 
 
 def _problem(x: Inputs) -> SumsProblem:
@@ -205,13 +177,4 @@ def _differentiate(ctx: torch.autograd.function.FunctionCtx, dout: Tensor, *unus
 
 
 _sums.register_autograd(_differentiate, setup_context=_keep)
-
-
-def _only_once(ctx: torch.autograd.function.FunctionCtx, *unused: Tensor) -> tuple[Tensor | None, ...]:
-    raise UnsupportedError(
-        "the compiled kernel gives first derivatives only; for second ones pass backend='dense', "
-        "or run the model within keysift.kernels.attend.only('dense')"
-    )
-
-
-_sums_backward.register_autograd(_only_once)
+_sums_backward.register_autograd(compiled.only_once)

@@ -3,6 +3,7 @@
 Free of torch: the command line makes its flags from these fields. A model's whole config adds the rest (kinds.py).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Literal, Self
@@ -112,8 +113,8 @@ class TransformerArch:
             )
         if not 0 < self.norm_eps < 1:
             raise ConfigError(f"norm_eps must lie in (0, 1), got {self.norm_eps:g}")
-        if not self.rope_theta > 1:
-            raise ConfigError(f"rope_theta must be above 1, got {self.rope_theta:g}")
+        if not 1 < self.rope_theta < math.inf:
+            raise ConfigError(f"rope_theta must be above 1 and finite, got {self.rope_theta:g}")
         read_scaling(self.rope_rates)
         if self.key_heads is not None and (self.key_heads < 1 or self.heads % self.key_heads):
             raise ConfigError(f"key_heads must divide heads, got {self.key_heads} and {self.heads}")

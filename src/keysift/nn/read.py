@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from keysift.kernels import dense
-from keysift.kernels.attend import attend, attend_call
+from keysift.kernels.attend import attend, attend_call, attend_rings, reads_rings
 from keysift.kernels.call import check
 from keysift.kernels.positions import Positions
 from keysift.mechanisms.spec import Mechanism, Per
@@ -43,6 +43,8 @@ def read(
     """B H T V. Scores and weights are formed only if somebody watches them."""
     k, v, positions = k_BGTK, v_BGTV, reading.positions
     if store is not None:
+        if q_BHTK.shape[2] == 1 and not look.watched and reads_rings(mechanism, q_BHTK, scalars):
+            return _step(mechanism, q_BHTK, k, v, scalars, reading, store)
         k, v, scalars, positions = _remember(mechanism, k, v, scalars, reading, store)
     if not look.watched:
         return attend(mechanism, q_BHTK, k, v, scalars=scalars, positions=positions)
@@ -50,6 +52,22 @@ def read(
     if look.scores.watched or look.relevance.watched:
         return dense.run(call, on_scores=look.scores, on_weights=look.relevance)[0]
     return attend_call(call)
+
+
+def _step(
+    mechanism: Mechanism,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scalars: dict[str, Tensor],
+    reading: Reading,
+    store: Store,
+) -> Tensor:
+    """One new token a row: nothing of the past is copied, so a head pays for its own window and no other's."""
+    assert reading.append is not None
+    rings, count = store.step({"k": k, "v": v}, reading.append)
+    first = [reading.append.start + number for number in rings.first]
+    return attend_rings(mechanism, q, rings, scalars, reading.positions.seeing(first, count, rings.keys))
 
 
 def _remember(

@@ -16,6 +16,7 @@ from keysift.core.config import config, from_dict
 from keysift.core.errors import ConfigError
 
 NONE = "none"
+_LEAST, _MOST = 1e-9, 1e9  # no quotient of such numbers overflows or is zero
 
 
 @config
@@ -95,13 +96,13 @@ def read_scaling(text: str) -> Unscaled:
             number = float(value)
         except ValueError:
             number = math.nan
-        if not 0 <= number < math.inf:
-            raise ConfigError(f"RoPE scaling {text!r}: {key} must be a number, got {value!r}")
+        least = 0.0 if key == "whole" else _LEAST
+        if not least <= number <= _MOST:
+            raise ConfigError(
+                f"RoPE scaling {text!r}: {key} must be a number from {least:g} to {_MOST:g}, got {value!r}"
+            )
         values[key] = number
     found = from_dict(_KINDS[name], values)
-    positive = {key: value for key, value in values.items() if key != "whole"}
-    if not all(positive.values()):
-        raise ConfigError(f"RoPE scaling {text!r}: every number must be above 0")
     if isinstance(found, Llama3) and found.low >= found.high:
         raise ConfigError(f"RoPE scaling {text!r}: low must be below high")
     return found

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from keysift.kernels.rings import Rings
+
 _FIRST_ROOM = 64
 
 
@@ -64,16 +66,31 @@ class Store:
     def extend(self, new: Mapping[str, Tensor], append: Append) -> InOrder:
         """Remember new entries (B G T X each) and give all that their queries may need to see."""
         some = next(iter(new.values()))
-        self._grow(max(append.after, default=0), new)
         if some.shape[2] == 1:
-            # One token overwrites only what just left its own window.
-            self._put(new, append)
+            self._step(new, append)
             return self._in_order(append.after)
+        self._grow(max(append.after, default=0), new)
         # Read before the write, which may overwrite what the first of the new tokens still see.
         old = self._in_order(append.before)
         both = self._joined(old, new, append)
         self._put(new, append)
         return both
+
+    def step(self, new: Mapping[str, Tensor], append: Append) -> tuple[Rings, list[int]]:
+        """Remember one key and value of each head a row: where all of them lie, and how many each row has in view."""
+        self._step(new, append)
+        keys, first, count = self._in_view(append.after)
+        return Rings(self.entries["k"], self.entries["v"], self.ring_G2, first, keys), count
+
+    def _step(self, new: Mapping[str, Tensor], append: Append) -> None:
+        # One token overwrites only what just left its own window.
+        self._grow(max(append.after, default=0), new)
+        self._put(new, append)
+
+    def _in_view(self, lengths: list[int]) -> tuple[int, list[int], list[int]]:
+        """How many entries the longest row has in view, and of each row the number of its first one and their count."""
+        width = min(self.widest, max(lengths, default=0))
+        return width, [max(0, length - width) for length in lengths], [min(length, width) for length in lengths]
 
     def _joined(self, old: InOrder, new: Mapping[str, Tensor], append: Append) -> InOrder:
         """Old entries and the real ones of the new, without a gap between them."""
@@ -98,11 +115,8 @@ class Store:
 
     def _in_order(self, lengths: list[int]) -> InOrder:
         """The last entries of each row; as many columns as the longest row has in view."""
-        longest = max(lengths, default=0)
-        width = min(self.widest, longest)
-        first = [max(0, length - width) for length in lengths]
-        count = [min(length, width) for length in lengths]
-        if self.narrowest == self.widest and longest <= self.widest:
+        width, first, count = self._in_view(lengths)
+        if self.narrowest == self.widest and not any(first):
             heads = len(self.limits)
             return InOrder(
                 {
@@ -184,6 +198,7 @@ class Store:
         self.narrowest, self.widest, self.slots = min(capacity), max(capacity), sum(capacity)
         self.capacity_G = torch.tensor(capacity, device=device)
         self.offset_G = self.capacity_G.cumsum(0) - self.capacity_G
+        self.ring_G2 = torch.stack((self.offset_G, self.capacity_G), dim=1).cpu()
 
     def holds_back_to(self, length: int, longest: int) -> bool:
         """Whether a row that once was `longest` and is cut to `length` holds every key its next query looks at."""
