@@ -54,6 +54,18 @@ def test_a_cell_of_the_grid_asks_one_needle_at_its_depth(task: Recall, depth: fl
     assert abs(where - depth * (len(letters) - 1)) <= 1
 
 
+@each_task
+def test_needles_alone_are_asked_if_so_wished(task: Recall) -> None:
+    length = 8 * task.length
+    tokens, targets = task.row(7, length=length, needles_only=True)
+    assert tokens.tolist() == task.row(7, length=length)[0].tolist()
+    letters, _, _ = told(task, tokens)
+    (at,) = np.nonzero(targets != IGNORE)
+    asked = tokens[at] - (task.letters * task.values if task.hops == 1 else 0)
+    assert [int((letters == letter).sum()) for letter in asked] == [1] * task.needles
+    assert len(np.flatnonzero(task.row(7, length=length)[1] != IGNORE)) == task.queries
+
+
 def test_batches_are_the_rows_in_order() -> None:
     batches = Batches(ONE, batch_size=4)
     whole = batches.batch(3)

@@ -35,7 +35,7 @@ def draw(rng: random.Random, material: dict[str, Path], out: Path) -> Case:
 
 def _on_files(material: dict[str, Path], out: Path) -> list[tuple[list[str], str, list[Path]]]:
     """Commands that are right, each with the material it reads, which will be damaged."""
-    run, text, corpus, bpe, hf = (str(material.get(name)) for name in ("run", "text", "corpus", "bpe", "hf"))
+    run, text, corpus, bpe = (str(material[name]) for name in ("run", "text", "corpus", "bpe"))
     prompt = list(PROMPT)
     recipe, page, bench = (
         str(material["recipe"] / "small.toml"),
@@ -62,6 +62,17 @@ def _on_files(material: dict[str, Path], out: Path) -> list[tuple[list[str], str
             "sweep",
             [material["sweep"]],
         ),
+        (
+            ["sweep", "--study", str(material["study"] / "small.toml"), "--out", str(out / "study"), "--quiet"],
+            "study",
+            [out],
+        ),
+        (["train", "--data", text, "--init", run, "--context", "16", "--batch-tokens", "32", *new], "run", [out]),
+        (["report", run, "-o", page], "run", [out]),
+        (["report", run, "-o", page, "--measure"], "run", [out, material["run"] / EVALS]),
+        (["report", str(material["grid"] / "run"), "-o", page, "--records", str(material["grid"])], "grid", [out]),
+        (["report", str(material["sweep"]), "-o", page, "--scaling", str(material["sweep"])], "sweep", [out]),
+        (["report", run, "-o", page, "--bench", bench], "bench", [out]),
         (["data", "build", text, *build], "text", [out]),
         (["data", "build", text, *build], "text", [out]),
         (["data", "build", text, "--tokenizer", bpe, *build], "bpe", [out]),
@@ -88,8 +99,30 @@ def _on_files(material: dict[str, Path], out: Path) -> list[tuple[list[str], str
         (["bench", "show", bench, "--markdown"], "bench", []),
         (["bench", "show", bench, "--svg"], "bench", []),
     ]
+    return files + _on_others_models(material, out)
+
+
+def _on_others_models(material: dict[str, Path], out: Path) -> list[tuple[list[str], str, list[Path]]]:
+    """The same for models that others made; some can be read only where more is installed."""
+    run, text, bpe, llama = (str(material[name]) for name in ("run", "text", "bpe", "llama"))
+    page, short, prompt = str(out / "page.html"), ["--text", FAMILIES, "--diagnostics-only"], list(PROMPT)
+    new = ["--steps", "1", "--out", str(out / "new"), "--quiet"]
+    files: list[tuple[list[str], str, list[Path]]] = [
+        (["import", llama, "--out", str(out / "ours")], "llama", [out]),
+        (["import", llama, "--out", str(out / "ours"), "--dtype", "bf16", "--tokenizer", bpe], "llama", [out]),
+        (["import", llama, "--out", str(out / "ours"), "--tokenizer", bpe], "bpe", [out]),
+        (["generate", llama, *prompt], "llama", []),
+        (["eval", "loss", llama, "--text", text], "llama", []),
+        (["train", "--init", llama, "--data", text, *new], "llama", [out]),
+    ]
+    if "gguf" in material:
+        packed = str(material["gguf"] / "model.gguf")
+        files.append((["import", packed, "--out", str(out / "ours"), "--tokenizer", llama], "gguf", [out]))
     if "hf" in material:  # where transformers is installed
+        hf = str(material["hf"])
         files += [
+            (["export", run, str(out / "exported"), "--hub"], "run", [out]),
+            (["import", hf, "--out", str(out / "ours")], "hf", [out]),
             (["inspect", hf, *short, "-o", page], "hf", [out]),
             (["inspect", hf, *short, "--json"], "hf", []),
             (["compare", hf, run, "--text", FAMILIES, "-o", page], "hf", [out]),
@@ -100,7 +133,7 @@ def _on_files(material: dict[str, Path], out: Path) -> list[tuple[list[str], str
 
 def _on_words(word: str, other: str, material: dict[str, Path], out: Path) -> list[tuple[list[str], list[Path]]]:
     """Commands with two words of a stranger's in them."""
-    run, text, prompt = str(material["run"]), str(material["text"]), list(PROMPT)
+    run, text, prompt, page = str(material["run"]), str(material["text"]), list(PROMPT), str(out / "page.html")
     return [
         (["generate", run, "--prompt", word, "--max-new-tokens", "2", "--temperature", other], []),
         (["generate", run, *prompt, "--stop", word, "--seed", other], []),
@@ -113,16 +146,39 @@ def _on_words(word: str, other: str, material: dict[str, Path], out: Path) -> li
         (["train", "--data", word, *TINY, "--steps", "1", "--out", str(out / "new"), "--quiet"], [out]),
         (["train", "--data", text, *TINY, "--steps", word, "--lr", other, "--out", str(out / "n"), "--dry-run"], [out]),
         (["data", "build", word, "--out", str(out / "built"), "--tokenizer", other], [out]),
+        (["import", word, "--out", str(out / "ours"), "--tokenizer", other], [out]),
+        (["import", str(material["llama"]), "--out", str(out / "ours"), "--dtype", word], [out]),
+        (["export", word, str(out / "exported"), "--hub"], [out]),
+        (["export", run, str(out / "exported"), word], [out]),
+        (["report", word, other, "-o", page], [out]),
+        (["report", run, "-o", page, "--title", word, "--records", other], [out]),
+        (["report", run, "-o", page, "--sweep", word, "--bench", other], [out]),
         (["eval", "retrieval", run, "--lengths", word, "--instances", other], []),
+        (["eval", "retrieval", run, "--task", word, "--depths", other, "--instances", "1"], []),
+        (["eval", "positions", run, "--text", text, "--length", word, "--documents", other], []),
+        (["eval", "positions", run, "--text", text, "--length", "32", "--rope-factors", word, other], []),
+        (["eval", "windows", run, "--text", text, "--tokens", word], []),
+        (["eval", "relevance", run, "--text", word, "--tokens", "20"], []),
+        (["eval", "loss", run, "--text", text, "--tokens", "64", "--context", word, "--stride", other], []),
+        (["eval", "lm", run, "--tasks", word, "--limit", other], []),
+        (["eval", "latency", word, other], []),
+        (["eval", "stability", word, other], []),
         (["eval", "loss", word, "--text", other], []),
         (["eval", "scaling", word, "--out", str(out / "measured")], [out]),
         (["sweep", "--over", word, "--each", other, "--steps", "1", "--out", str(out / "sweep")], [out]),
+        (["sweep", "--study", word, "--records", other, "--out", str(out / "sweep")], [out]),
+        (
+            ["sweep", "--over", "seed=0", "--processes", word, "--data", text, *TINY, *SWEPT, "--out", str(out / "s")],
+            [out],
+        ),
         (["compare", word, other, "--text", word], []),
         (["bench", word, "--out", str(out / "b.json")], [out]),
         (["doctor", "--threads", word], []),
         (["presets", word], []),
-        (["demo", "--seconds", word, "--json", "--out", str(out / "demo.html")], [out]),
-        (["demo", "--seconds", "0", "--out", str(out / "demo.html")], [out]),
+        (["demo", "--text", "--seconds", word, "--json", "--out", str(out / "demo.html")], [out]),
+        (["demo", "--text", "--seconds", "0", "--out", str(out / "demo.html")], [out]),
+        (["demo", "--steps", word, "--seconds", other], []),
+        (["demo", "--text", "--steps", word], []),
         (["play", "--no-open", "--model", word, "-o", str(out / "play.html")], [out]),
         (["inspect", word, "--text", other], []),
         (["play", "--no-open", "-o", str(out / "play.html")], [out]),

@@ -7,10 +7,26 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from keysift.cli.main import _main
+from tests.runs.foreign import gguf_file, write
 
 MARKER = "payload-was-run"
 TEXT = "def f(x):\n    return x\n\n\nAll happy families are alike.\n" * 30
 TINY = ("--psi", "2", "--context", "16", "--batch-tokens", "32", "--sample-tokens", "4", "--val-sequences", "2")
+
+STUDY = """data = "{data}"
+steps = 1
+context = 16
+batch_tokens = 32
+val_sequences = 2
+sample_tokens = 0
+
+[study]
+seeds = [0]
+
+[[study.grid]]
+each = ["psi=2"]
+over = ["lr=0.01"]
+"""
 
 
 class Payload:
@@ -50,8 +66,16 @@ def make(folder: Path) -> dict[str, Path]:
     recipe = folder / "recipe"
     recipe.mkdir()
     (recipe / "small.toml").write_text("psi = 2\nsteps = 1\ncontext = 16\nbatch_tokens = 32\n")
+    study = folder / "study"
+    study.mkdir()
+    (study / "small.toml").write_text(STUDY.format(data=text / "story.txt"))
     made = {"text": text, "run": run, "corpus": corpus, "bpe": bpe, "recipe": recipe}
-    made |= {"sweep": sweep, "grid": grid, "bench": bench}
+    made |= {"sweep": sweep, "grid": grid, "bench": bench, "study": study}
+    made["llama"] = write(folder / "llama")
+    if find_spec("gguf") is not None:
+        made["gguf"] = folder / "gguf"
+        made["gguf"].mkdir()
+        gguf_file(made["gguf"] / "model.gguf")
     if find_spec("transformers") is not None:
         from tests.hub.models import saved
 

@@ -121,7 +121,10 @@ def test_a_damaged_directory_is_refused(tmp_path: Path) -> None:
     with refuses(r"the weights of .* cannot be read or do not fit config.json .*mismatch"):
         opened()
     weights.write_bytes(whole[weights][:-100])
-    with refuses(r"the weights of .* cannot be read or do not fit .*copy both files again"):
+    with refuses(r"model.safetensors is not a whole safetensors file .*copy it again"):
+        opened()
+    weights.rename(model / "weights.safetensors")
+    with refuses("holds no weights; expected model.safetensors, or its shards"):
         opened()
     _weights(weights, lambda held: held.pop(name))
     with refuses(rf"the weights do not fit config.json: {name} is missing; copy both files"):
@@ -139,6 +142,44 @@ def test_a_damaged_directory_is_refused(tmp_path: Path) -> None:
     with refuses("TransformerConfig has no field 'tiles'"):
         opened()
     opened()
+
+
+def test_a_class_of_ours_says_what_is_wrong_with_a_config(tmp_path: Path) -> None:
+    """transformers' Auto classes read config.json themselves, and speak of it in words of their own."""
+    from keysift.hub import MultiscreenForCausalLM
+
+    config = kept(tmp_path) / "config.json"
+    whole = config.read_bytes()
+    config.write_bytes(whole[:-20])
+    with refuses("config.json is not JSON .*; was it cut short"):
+        MultiscreenForCausalLM.from_pretrained(tmp_path)
+    config.write_bytes(whole)
+    _edit(config, model_type="keysift_multiscren")
+    with refuses("'multiscren'; did you mean 'multiscreen'"):
+        MultiscreenForCausalLM.from_pretrained(tmp_path)
+    config.write_text('{"model_type": "llama"}')
+    with refuses("is a Hugging Face model .llama.; bring it here with keysift import"):
+        MultiscreenForCausalLM.from_pretrained(tmp_path)
+    config.unlink()
+    with refuses("config.json is missing; a model directory has"):
+        MultiscreenForCausalLM.from_pretrained(tmp_path)
+
+
+def test_shards(tmp_path: Path) -> None:
+    from keysift.hub import MultiscreenForCausalLM
+
+    model = loaded(tmp_path / "whole")
+    model.save_pretrained(tmp_path / "shards", max_shard_size="10KB")
+    files = sorted((tmp_path / "shards").glob("*.safetensors"))
+    assert len(files) > 1
+    assert torch.equal(MultiscreenForCausalLM.from_pretrained(tmp_path / "shards")(TOKENS).logits, model(TOKENS).logits)
+    assert torch.equal(load(tmp_path / "shards")(TOKENS), model(TOKENS).logits)
+    files[-1].unlink()
+    with refuses(rf"{files[-1].name} is missing; .*index.json says that the model has {len(files)} files, copy them"):
+        MultiscreenForCausalLM.from_pretrained(tmp_path / "shards")
+    (tmp_path / "shards" / "model.safetensors.index.json").write_text("{}")
+    with refuses("is not an index of weights"):
+        MultiscreenForCausalLM.from_pretrained(tmp_path / "shards")
 
 
 def test_nothing_of_a_checkpoint_is_executed(tmp_path: Path) -> None:

@@ -63,6 +63,9 @@ def test_the_bundle_is_closed_and_small() -> None:
             elif isinstance(node, ast.ImportFrom | ast.Import):
                 names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names]
                 assert not any(one.split(".")[0] == "keysift" for one in names), name
+    first = files["keysift_hub_modeling.py"]
+    others = [name.removesuffix(".py") for name in files if files[name] is not first]
+    assert all(f"from .{name} import" in first for name in others), "older versions copy no others"
     assert not any(part in name for name in files for part in ("_train_", "_lens_", "_cli_", "_data_", "_web_"))
 
 
@@ -100,6 +103,13 @@ def test_the_same_directory_is_keysifts_too(tmp_path: Path) -> None:
     assert "does not say how it was trained" in (tmp_path / "exported" / "README.md").read_text()
     with refuses("exists already; an exported model needs a folder of its own"):
         export(tmp_path / "model", tmp_path / "exported")
+    origin = tmp_path / "model" / "origin.json"
+    origin.write_text("[]")
+    with refuses("origin.json does not say what was imported .*; import the model again"):
+        export(tmp_path / "model", tmp_path / "again")
+    origin.write_text('{"imported": "smol", "family": "llama"}')
+    export(tmp_path / "model", tmp_path / "again")
+    assert "Imported from smol (llama)" in (tmp_path / "again" / "README.md").read_text()
 
 
 @pytest.mark.slow

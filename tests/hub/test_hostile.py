@@ -1,6 +1,7 @@
 """Directories of models that others made: refused in one line before memory is taken, and nothing in them runs."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,19 @@ def test_no_number_is_made_up_for_a_missing_weight(theirs: Path) -> None:
     del weights["transformer.h.1.mlp.c_fc.weight"]
     save_file(weights, theirs / WEIGHTS, metadata={"format": "pt"})
     with refuses("lacks 1 of its weights, transformer.h.1.mlp.c_fc.weight among them"):
+        open_pretrained(str(theirs))
+
+
+def test_a_pipe_is_not_read(theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody writes to it, so opening it would never return."""
+
+    def opening(file: Path, **_: Any) -> None:
+        assert file.is_file(), "it would hang here"
+
+    monkeypatch.setattr("keysift.hub.subject.safe_open", opening)
+    (theirs / WEIGHTS).unlink()
+    os.mkfifo(theirs / WEIGHTS)
+    with refuses("holds no .safetensors; weights in other formats are not read"):
         open_pretrained(str(theirs))
 
 

@@ -115,7 +115,7 @@ def test_a_reader_does_not_mix_what_was_replaced_between_its_files(
 ) -> None:
     from keysift.models import save as module
 
-    run, read = tmp_path / "run", module._read_config
+    run, read = tmp_path / "run", module.read_kind
     save(opened(TINY), run)
     replaced = []
 
@@ -126,7 +126,7 @@ def test_a_reader_does_not_mix_what_was_replaced_between_its_files(
             save(opened(TINY, seed=1), run)
         return found
 
-    monkeypatch.setattr(module, "_read_config", slow)
+    monkeypatch.setattr(module, "read_kind", slow)
     tokens = tokens_for(opened(TINY), 1, 5)
     assert torch.equal(load(run)(tokens), opened(TINY, seed=1)(tokens))
 
@@ -142,7 +142,7 @@ def test_the_files_of_a_run_are_of_one_checkpoint(tmp_path: Path, monkeypatch: p
     for name in (module.CONFIG, module.WEIGHTS):
         (tmp_path / "run").mkdir(exist_ok=True)
         (tmp_path / "run" / name).symlink_to(f"../last/{name}")
-    read, moved = module._read_config, []
+    read, moved = module.read_kind, []
 
     def slow(path: Path) -> object:
         found = read(path)
@@ -152,7 +152,7 @@ def test_the_files_of_a_run_are_of_one_checkpoint(tmp_path: Path, monkeypatch: p
             (tmp_path / "next").rename(tmp_path / "last")
         return found
 
-    monkeypatch.setattr(module, "_read_config", slow)
+    monkeypatch.setattr(module, "read_kind", slow)
     assert load(tmp_path / "run").config == other
 
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -58,3 +59,36 @@ def write_tokenizer(path: Path) -> None:
     engine.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
     engine.save(str(path / "tokenizer.json"))
     (path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>"}))
+
+
+def gguf_file(path: Path, **more: Any) -> Path:
+    """LLAMA as a GGUF file, in fp32; the channels of queries and keys lie in pairs."""
+    import gguf
+
+    writer = gguf.GGUFWriter(str(path), "llama")
+    writer.add_block_count(2)
+    writer.add_context_length(32)
+    writer.add_embedding_length(16)
+    writer.add_feed_forward_length(12)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(len(WORDS))
+    for name, value in more.items():
+        writer.add_float32(name.replace("__", "."), value)
+    names = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.o_proj": "attn_output"}
+    for name, tensor in weights().items():
+        found = name.replace("model.layers", "blk").replace("model.embed_tokens", "token_embd")
+        found = found.replace("model.norm", "output_norm").replace("mlp.", "ffn_")
+        for theirs, ours in names.items():
+            found = found.replace(theirs, ours)
+        found = found.replace("self_attn.", "attn_").replace("_proj", "")
+        if "attn_q" in found or "attn_k" in found:
+            heads = 4 if "attn_q" in found else 2
+            tensor = tensor.view(heads, 2, -1, 16).transpose(1, 2).reshape(tensor.shape)
+        writer.add_tensor(found, tensor.numpy().astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

@@ -21,6 +21,8 @@ from keysift.train.loop import train
 from keysift.train.state import together
 from tests.refusals import refuses
 
+pytestmark = pytest.mark.slow  # every test trains
+
 
 @pytest.fixture(scope="module")
 def finished(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:

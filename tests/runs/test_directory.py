@@ -15,6 +15,7 @@ from keysift.data.shards import prepare
 from keysift.data.tokenizer import load_tokenizer
 from keysift.runs import layout
 from keysift.runs import summary as summaries
+from keysift.runs.checkpoint import point
 from keysift.runs.directory import Run
 from keysift.runs.metrics import read
 from keysift.runs.summary import find_runs, summary
@@ -23,7 +24,10 @@ from keysift.train.distributed import World
 from keysift.train.facts import read_facts
 from keysift.train.source import Text
 from tests.refusals import refuses
+from tests.runs.written import falling, write_run
 from tests.train.in_process import distance, go, losses
+
+pytestmark = pytest.mark.slow  # every test trains
 
 
 def test_retention(tiny: TrainConfig, tmp_path: Path) -> None:
@@ -115,6 +119,19 @@ def test_a_run_at_work_is_called_running(tiny: TrainConfig, tmp_path: Path) -> N
     assert seen == {"running"}
     assert summary(run).state == "finished"
     assert summary(run).saved == 12
+
+
+def test_a_checkpoint_counts_once_the_run_leads_to_it(tmp_path: Path) -> None:
+    """Killed between the last checkpoint and the link to it: what is told of the run is of the model it loads."""
+    run, checkpoints = tmp_path / "run", tmp_path / "run" / layout.CHECKPOINTS
+    write_run(run, falling(1.0))
+    shutil.copytree(checkpoints / layout.name_of(40), checkpoints / layout.name_of(20))
+    point(checkpoints, layout.name_of(20))
+    assert (summary(run).state, summary(run).saved) == ("stopped", 20)
+    Run(run).recover()
+    assert (summary(run).state, summary(run).saved) == ("finished", 40)
+    shutil.rmtree(checkpoints / layout.name_of(40))
+    assert summary(run).saved == 20, "a link that leads nowhere says nothing"
 
 
 def test_a_run_on_a_built_corpus_goes_on_with_its_tokenizer(tiny: TrainConfig, tmp_path: Path) -> None:

@@ -1,12 +1,12 @@
 """Bringing models of others here: what is read and what is refused. tests/hub/test_import.py compares the logits."""
 
 import json
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -18,7 +18,7 @@ from keysift.models.llama import read_config
 from keysift.nn.inference import Inference
 from keysift.runs.importing import imported
 from tests.refusals import refuses
-from tests.runs.foreign import LLAMA, WORDS, weights, write
+from tests.runs.foreign import LLAMA, WORDS, gguf_file, weights, write
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8, "attention_factor": 1.5}
 
@@ -122,6 +122,13 @@ def test_fields(change: dict[str, Any], found: dict[str, Any]) -> None:
         ({"rope_parameters": {**YARN, "mscale": 1.0}}, "RoPE: mscale = 1.0 is not understood"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "turning a part of the channels is not understood"),
         ({"rms_norm_eps": 0}, r"norm_eps must lie in \(0, 1\)"),
+        ({"rms_norm_eps": 10**400}, "rms_norm_eps is 10*, which is of the wrong kind"),
+        ({"sliding_window": 8}, "sliding_window is 8, shorter than the context of 32"),
+        ({"rope_theta": 500.0}, "says rope_theta twice, 500.0 and 10000.0; keep the one that is right"),
+        ({"rope_scaling": {"type": "linear", "factor": 2}}, "says rope_type twice, 'linear' and 'default'"),
+        ({"rope_parameters": "none"}, "rope_parameters is 'none', which is of the wrong kind"),
+        ({"rope_parameters": {"rope_theta": math.inf}}, "RoPE: rope_theta is inf, which is of the wrong kind"),
+        ({"rope_parameters": {**YARN, "factor": 1e-300}}, "factor must be a number from 1e-09 to"),
     ],
     ids=str,
 )
@@ -150,6 +157,8 @@ def test_damaged_directories(tmp_path: Path) -> None:
     fails("config.json is not JSON")
     config_file.write_text("{}")
     fails("config.json does not say its model_type")
+    config_file.write_text(json.dumps({"model_type": "keysift_transformer"}))
+    fails("is a keysift model already")
     config_file.write_text(json.dumps({"model": "transformer"}))
     fails("is a keysift model already")
     config_file.write_text(json.dumps({**LLAMA, "num_hidden_layers": 10**9}))
@@ -184,6 +193,7 @@ def test_damaged_directories(tmp_path: Path) -> None:
 
 def test_every_verb_says_how_to_bring_it_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "theirs")
+    (tmp_path / "text.txt").write_text("some words\n\n" * 200)
     single = tmp_path / "model.gguf"
     single.write_bytes(b"GGUF")
     for words in (
@@ -191,8 +201,13 @@ def test_every_verb_says_how_to_bring_it_here(tmp_path: Path, capsys: pytest.Cap
         ("generate", single, "--prompt", "a"),
         ("eval", "loss", path),
         ("eval", "loss", single),
+        ("eval", "positions", path),
+        ("export", path, tmp_path / "exported", "--hub"),
+        ("report", path),
         ("runs", path),
         ("train", "--resume", path),
+        ("train", "--init", path, "--out", tmp_path / "run"),
+        ("train", "--match", path, "--data", tmp_path / "text.txt", "--dry-run"),
     ):
         with pytest.raises(SystemExit) as ended:
             main([str(word) for word in words])
@@ -205,39 +220,8 @@ def test_every_verb_says_how_to_bring_it_here(tmp_path: Path, capsys: pytest.Cap
     assert (tmp_path / "ours" / "model.safetensors").is_file()
 
 
-def gguf_file(path: Path, **more: Any) -> Path:
-    """LLAMA as a GGUF file, in fp32; the channels of queries and keys lie in pairs."""
-    gguf = pytest.importorskip("gguf", reason="NO GGUF: pip install gguf")
-    writer = gguf.GGUFWriter(str(path), "llama")
-    writer.add_block_count(2)
-    writer.add_context_length(32)
-    writer.add_embedding_length(16)
-    writer.add_feed_forward_length(12)
-    writer.add_head_count(4)
-    writer.add_head_count_kv(2)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(len(WORDS))
-    for name, value in more.items():
-        writer.add_float32(name.replace("__", "."), value)
-    names = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.o_proj": "attn_output"}
-    for name, tensor in weights().items():
-        found = name.replace("model.layers", "blk").replace("model.embed_tokens", "token_embd")
-        found = found.replace("model.norm", "output_norm").replace("mlp.", "ffn_")
-        for theirs, ours in names.items():
-            found = found.replace(theirs, ours)
-        found = found.replace("self_attn.", "attn_").replace("_proj", "")
-        if "attn_q" in found or "attn_k" in found:
-            heads = 4 if "attn_q" in found else 2
-            tensor = tensor.view(heads, 2, -1, 16).transpose(1, 2).reshape(tensor.shape)
-        writer.add_tensor(found, tensor.numpy().astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
 def test_a_gguf_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("gguf", reason="NO GGUF: pip install gguf")
     path = gguf_file(tmp_path / "model.gguf")
     same = imported(write(tmp_path / "theirs"), tmp_path / "a").model
     found = imported(path, tmp_path / "b", tokenizer=tmp_path / "theirs").model

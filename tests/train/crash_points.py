@@ -23,6 +23,7 @@ from safetensors.torch import save as to_bytes
 import keysift
 from keysift.core.errors import ConfigError
 from keysift.models import save
+from keysift.runs.summary import summary
 from keysift.train import shards
 from keysift.train.config import TrainConfig
 from keysift.train.config_file import read_toml
@@ -125,6 +126,9 @@ def main(file: str, folder: str, first: str, stride: str) -> None:
         for path in (run / "checkpoints").glob("step-*"):
             if (path / "manifest.json").exists():
                 keysift.load(path)
+        if (run / "train.json").exists() and summary(run).state == "finished":
+            found = keysift.load(run).state_dict()
+            assert all(torch.equal(found[name], wanted[1][name]) for name in found), "finished, with an older model"
         ended = child(lambda run=run: go_on(config, run))  # type: ignore[misc]
         weights = keysift.load(run).state_dict() if ended == 0 else {}
         equal = losses(run) == wanted[0] and all(torch.equal(weights[name], wanted[1][name]) for name in wanted[1])

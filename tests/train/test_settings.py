@@ -10,6 +10,7 @@ from keysift.cli.main import parse
 from keysift.models.arch import DEFAULTS, MultiscreenArch, TransformerArch, field_names
 from keysift.models.presets import PRESETS
 from keysift.runs.directory import Run
+from keysift.runs.layout import newest
 from keysift.sweep.plan import points
 from keysift.train.config import TrainConfig, flatten
 from keysift.train.config_file import read_toml, to_toml
@@ -133,6 +134,7 @@ def test_matching_parameters(tiny: TrainConfig, tmp_path: Path) -> None:
     transformer = replace(tiny, model=TransformerArch(depth=1, heads=2, width=64))
     found, said = matched(transformer, str(run))
     assert f"{wanted:,}" in said
+    assert matched(transformer, str(newest(run)))[0] == found, "a saved model says the same"
     made = [go(replace(found, steps=1, sample_tokens=0), tmp_path / "matched")]
     near = read_facts(Run(made[0])).parameters
     assert f"{near:,}" in said
@@ -143,5 +145,5 @@ def test_matching_parameters(tiny: TrainConfig, tmp_path: Path) -> None:
     multiscreen, said = matched(tiny, "transformer-8m")
     assert isinstance(multiscreen.model, MultiscreenArch)
     assert "transformer-8m has" in said
-    with refuses("takes a run directory or a preset, and nowhere is neither"):
+    with refuses("takes a run, a saved model or a preset, and nowhere is none"):
         matched(tiny, "nowhere")

@@ -17,7 +17,7 @@ from keysift.train.config_file import read_toml
 class Args:
     choice: Choice = field(default_factory=Choice)
     match: str | None = None
-    """Give the model the width at which it has about as many parameters as this run or preset, and say how near."""
+    """Give the model the width at which it has about as many parameters as this run, model or preset, and say so."""
     train: Annotated[TrainConfig, tyro.conf.AvoidSubcommands] = field(default_factory=TrainConfig)
     out: Path | None = None
     """Directory of a new run."""

@@ -4,6 +4,8 @@ import ctypes
 import errno
 import glob
 import os
+import re
+import secrets
 import shutil
 import socket
 import sys
@@ -13,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _OLD = ".old"
+_OWNER = re.compile(r"([0-9]+)-.+")  # process and a word of its own, at the end of a working name
+_UNFINISHED = re.compile(r"\.writing-.+-[0-9]+-[0-9a-f]{8}")
 
 
 def sync(path: Path) -> None:
@@ -25,13 +29,25 @@ def sync(path: Path) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    fresh = path.with_name(f".{path.name}")
-    with fresh.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
+    """Whole or not at all; of two who write it at once, the later one's. What killed writers left is removed."""
+    prefix = _working("")
+    for left in _abandoned(path.parent, prefix):
+        left.unlink(missing_ok=True)
+    fresh = path.parent / f"{prefix}{os.getpid()}-{secrets.token_hex(4)}"
+    try:
+        with fresh.open("x") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether it is what `write_whole` leaves when it is killed."""
+    return _UNFINISHED.fullmatch(path.name) is not None and path.is_file()
 
 
 @contextmanager
@@ -43,7 +59,7 @@ def whole_folder(target: Path, working: Path | None = None, *, replace: bool = F
     one beside `target`, and what writers that were killed left there is removed.
     """
     if working is None:
-        prefix = f".{target.name}.writing-{socket.gethostname()}-"
+        prefix = _working(f".{target.name}")
         _tidy(target, prefix)
         fresh = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=target.parent))
         fresh.chmod(0o755)
@@ -102,19 +118,30 @@ def _swap(fresh: Path, target: Path) -> None:
 
 def _tidy(target: Path, prefix: str) -> None:
     """Remove what killed writers left; what one had just moved away from `target` goes back."""
-    for left in target.parent.glob(f"{glob.escape(prefix)}*"):
-        if _alive(left.name.removeprefix(prefix).split("-")[0]):
-            continue
+    for left in _abandoned(target.parent, prefix):
         if left.name.endswith(_OLD) and not target.exists():
             left.rename(target)
         else:
             shutil.rmtree(left, ignore_errors=True)
 
 
+def _working(name: str) -> str:
+    """How names begin that a writer on this machine uses meanwhile; its process follows."""
+    return f"{name}.writing-{socket.gethostname()}-"
+
+
+def _abandoned(folder: Path, prefix: str) -> list[Path]:
+    """Working files and folders of which the writer is gone."""
+    found = [
+        (path, _OWNER.fullmatch(path.name.removeprefix(prefix))) for path in folder.glob(f"{glob.escape(prefix)}*")
+    ]
+    return [path for path, owner in found if owner is not None and not _alive(owner[1])]
+
+
 def _alive(pid: str) -> bool:
     try:
         os.kill(int(pid), 0)
-    except (ProcessLookupError, ValueError, OverflowError):
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         pass  # it lives, and belongs to someone else

@@ -20,7 +20,7 @@ from keysift.data.sources import Document, text_of
 
 FEW = 20
 SHORTEST, LONGEST = 2**7, 2**24  # bytes of a section
-MOST_UNPACKED, FREE_UNPACKED = 200, 2**26  # times the size of a .gz, and bytes that are allowed anyway
+MOST_UNPACKED, FREE_UNPACKED = 200, 2**26  # times the bytes of a .gz that were read, and what is allowed anyway
 _PIECE = 2**20
 
 
@@ -65,32 +65,38 @@ def _read(path: Path, section: int) -> Iterator[tuple[Document, int]]:
         yield from _parquet(path)
         return
     with path.open("rb") as raw:
-        file: Any = _Unpacked(path, raw) if path.suffix.lower() == ".gz" else raw
+        file: Any = raw
+        if path.suffix.lower() == ".gz":
+            file = _Unpacked(path, raw)
+            file.read_ahead()
         for document in _jsonl(path, file) if kind == ".jsonl" else _text(path, file, section):
             yield document, raw.tell()
 
 
-def _most_unpacked(size: int) -> int:
-    return max(MOST_UNPACKED * size, FREE_UNPACKED)
-
-
-def _bomb(path: Path, most: int) -> DataError:
-    return DataError(
-        f"{path} unpacks to more than {most:,} bytes, {MOST_UNPACKED} times its size; if that is right, unpack it first"
-    )
+def _refuse_bomb(path: Path, unpacked: int, packed: int) -> None:
+    """Text packs ten to one, a bomb a thousand to one."""
+    if unpacked > max(MOST_UNPACKED * packed, FREE_UNPACKED):
+        raise DataError(
+            f"{path} unpacks to more than {MOST_UNPACKED} times its size ({packed:,} bytes become {unpacked:,}); "
+            f"if that is right, unpack it first"
+        )
 
 
 class _Unpacked(gzip.GzipFile):
-    """A .gz that ends when it has become absurdly much longer: text packs ten to one, a bomb a thousand to one."""
+    """A .gz that is refused where what was read of it has become absurdly much longer."""
 
     def __init__(self, path: Path, raw: BufferedReader) -> None:
         super().__init__(fileobj=raw, mode="rb")
-        self._path = path
-        self._most = _most_unpacked(path.stat().st_size)
+        self._path, self._packed = path, raw
+
+    def read_ahead(self) -> None:
+        """Meet a bomb before any of it is handed on: tokenising takes a hundred times as long as unpacking."""
+        while self.tell() <= FREE_UNPACKED and self.read(_PIECE):
+            pass
+        self.seek(0)
 
     def _watched(self, data: bytes) -> bytes:
-        if self.tell() > self._most:
-            raise _bomb(self._path, self._most)
+        _refuse_bomb(self._path, self.tell(), self._packed.tell())
         return data
 
     def read(self, size: int | None = -1) -> bytes:
@@ -156,7 +162,7 @@ def _parquet(path: Path) -> Iterator[tuple[Document, int]]:
     from pyarrow import parquet
 
     size = path.stat().st_size
-    most, unpacked, number = _most_unpacked(size), 0, 0
+    unpacked = number = 0
     try:
         schema = parquet.read_schema(path)
         if "text" not in schema.names:
@@ -168,14 +174,26 @@ def _parquet(path: Path) -> Iterator[tuple[Document, int]]:
         # As a dictionary a text that is repeated is held once: a few bytes can stand for a million long rows.
         file = parquet.ParquetFile(path, read_dictionary=["text"])
         rows, groups = max(file.metadata.num_rows, 1), range(file.metadata.num_row_groups)
-        if sum(file.metadata.row_group(group).total_byte_size for group in groups) > most:
-            raise _bomb(path, most)
-        for batch in file.iter_batches(batch_size=1024, columns=["text"]):
-            for value in batch.column(0):
-                text = text_of({"text": value.as_py()}, f"{path} row {number}")
-                number, unpacked = number + 1, unpacked + len(text)
-                if unpacked > most:
-                    raise _bomb(path, most)
-                yield Document(f"{path}:{number - 1}", text), size * number // rows
+        _refuse_bomb(path, sum(file.metadata.row_group(group).total_byte_size for group in groups), size)
+        for group in groups:
+            # Counted before any of it is handed on, as in read_ahead.
+            for batch in file.iter_batches(row_groups=[group], columns=["text"]):
+                unpacked += _letters(batch.column(0))
+                _refuse_bomb(path, unpacked, size)
+            for batch in file.iter_batches(batch_size=1024, row_groups=[group], columns=["text"]):
+                for value in batch.column(0):
+                    text = text_of({"text": value.as_py()}, f"{path} row {number}")
+                    number += 1
+                    yield Document(f"{path}:{number - 1}", text), size * number // rows
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
         raise DataError(f"{path} is not a parquet file ({error}); write it anew") from error
+
+
+def _letters(column: Any) -> int:
+    """Bytes of all texts of a column, without making them."""
+    import pyarrow
+    from pyarrow import compute
+
+    if isinstance(column, pyarrow.DictionaryArray):
+        return compute.sum(compute.binary_length(column.dictionary).take(column.indices)).as_py() or 0
+    return compute.sum(compute.binary_length(column)).as_py() or 0

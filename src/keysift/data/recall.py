@@ -101,10 +101,17 @@ class Recall:
         return pairs
 
     def row(
-        self, number: int, *, length: int | None = None, depth: float | None = None, stage: int | None = None
+        self,
+        number: int,
+        *,
+        length: int | None = None,
+        depth: float | None = None,
+        stage: int | None = None,
+        needles_only: bool = False,
     ) -> tuple[Array, Array]:
         """Tokens and targets, T each, of a stage of the curriculum or of the whole task. With `depth` one needle stands
         there (0 the start, 1 the last pair before the queries), and only it has a target: one cell of a retrieval grid.
+        With `needles_only` the needles stand anywhere, and no other letter has a target.
         """
         if depth is not None and not 0 <= depth <= 1:
             raise RangeError(f"depth is a share of the context, from 0 to 1, got {depth:g}")
@@ -123,7 +130,10 @@ class Recall:
             context = np.insert(context, round(depth * len(context)), needles[0])
         asked = rng.permutation(np.concatenate([needles, asked_often]))
         value_of = rng.integers(self.values, size=self.letters)
-        wanted = np.ones(len(asked), bool) if depth is None else asked == needles[0]
+        if depth is not None:
+            wanted = asked == needles[0]
+        else:
+            wanted = np.isin(asked, needles) if needles_only else np.ones(len(asked), bool)
         return self._spell(context, asked, value_of, wanted)
 
     def _spell(

@@ -31,6 +31,10 @@ def bundle() -> dict[str, str]:
         if name not in found:
             found[name], needed = rewritten(_path(module).read_text())
             waiting += needed
+    # Older versions of transformers copy, of a local directory, only the files that the first one names itself.
+    entry = f"{file_of(ENTRY)}.py"
+    others = [f"    from .{name.removesuffix('.py')} import __name__ as _" for name in sorted(found) if name != entry]
+    found[entry] += "\n".join(["", "", "def _files() -> None:", *others, ""])
     return found
 
 

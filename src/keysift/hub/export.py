@@ -95,16 +95,24 @@ def _fields(model: LanguageModel) -> dict[str, Any]:
 def _recipe(run: Path, found: Summary | None) -> str:
     said = []
     if (run / ORIGIN).is_file():
-        told = jsons.loads((run / ORIGIN).read_bytes())
-        said.append(f"Imported from {told['imported']} ({told['family']}), weights unchanged but for their type.")
+        said.append(f"Imported from {_origin(run / ORIGIN)}, weights unchanged but for their type.")
     if found is None:
         return "\n\n".join(said) or "The directory does not say how it was trained."
     shown = {name: found.settings[name] for name in _SHOWN if found.settings.get(name) is not None}
-    tokens = found.saved * found.settings["batch_tokens"]
-    shown |= {"steps": found.saved, "training tokens": f"{tokens:,}"}
+    shown["steps"] = found.saved
+    if isinstance(shown.get("batch_tokens"), int):
+        shown["training tokens"] = f"{found.saved * shown['batch_tokens']:,}"
     if found.settings.get("init") is not None:
-        said.append(f"Its weights began as those of {Path(found.settings['init']).name}.")
+        said.append(f"Its weights began as those of {Path(str(found.settings['init'])).name}.")
     return "\n\n".join([*said, _table(shown)])
+
+
+def _origin(file: Path) -> str:
+    try:
+        told = jsons.loads(file.read_bytes())
+        return f"{told['imported']} ({told['family']})"
+    except (ValueError, LookupError, TypeError) as error:
+        raise DataError(f"{file} does not say what was imported ({error!r}); import the model again") from error
 
 
 def _results(found: Summary | None) -> str:

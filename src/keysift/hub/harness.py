@@ -16,6 +16,7 @@ from lm_eval.tasks import TaskManager
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import keysift.hub  # noqa: F401
+from keysift.models.save import CONFIG, read_kind
 from keysift.nn.inference import Inference
 
 
@@ -50,6 +51,7 @@ def evaluate(
     expand_windows: bool = False,
 ) -> dict[str, Any]:
     """lm-eval's results for each task: its metrics, their standard errors, and the task's version."""
+    read_kind(Path(directory) / CONFIG)
     found = simple_evaluate(
         model=KeysiftLM(directory, expand_windows=expand_windows, batch_size=batch),
         tasks=list(tasks),

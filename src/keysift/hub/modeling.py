@@ -7,7 +7,9 @@ around it: loss, outputs, caches for `generate`, gradient checkpointing.
 Letters: B batch, T tokens, D model width, N vocabulary.
 """
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from safetensors import SafetensorError
@@ -21,6 +23,8 @@ from keysift.hub.configuration import KeysiftConfig, MultiscreenConfig, Transfor
 from keysift.hub.placing import placed
 from keysift.models.kinds import build
 from keysift.models.language import LanguageModel
+from keysift.models.save import CONFIG, read_kind
+from keysift.models.tensor_files import Shards
 from keysift.nn.cache import Reading
 from keysift.nn.inference import Inference
 from keysift.nn.store import Store
@@ -30,6 +34,7 @@ from keysift.nn.tap import trace
 _FOR_LOSS = ("num_items_in_batch", "shift_labels", "ignore_index")
 _FULL = "dynamic_full"  # what transformers 5.5 asks of an assistant's cache: that all of it can be taken back
 _REFUSED = ("encoder_hidden_states", "head_mask", "token_type_ids")
+_ELSEWHERE = ("state_dict", "subfolder", "variant")  # with one of these the weights are not where they usually are
 
 
 class KeysiftForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
@@ -192,6 +197,11 @@ class KeysiftForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc
     @classmethod
     def from_pretrained(cls, name: Any, *args: Any, output_loading_info: bool = False, **more: Any) -> Any:
         """As in transformers, but weights that are missing, left over or misshapen are an error, not a warning."""
+        if name is not None and os.path.isdir(name) and not any(more.get(one) for one in _ELSEWHERE):
+            # Before transformers meets it: its errors say where it stumbled, not what to do.
+            if more.get("config") is None:
+                read_kind(Path(name) / CONFIG)
+            Shards(Path(name))
         try:
             model, info = super().from_pretrained(name, *args, output_loading_info=True, **more)
         except (SafetensorError, RuntimeError) as error:

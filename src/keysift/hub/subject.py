@@ -128,7 +128,7 @@ def open_pretrained(where: str) -> Pretrained:
 def _check_weights(path: Path, config: Any, transformers: Any) -> None:
     """Refuses a model of many more numbers than its weights have, before memory is taken for it."""
     tensors = numbers = 0
-    for file in path.glob("*.safetensors"):
+    for file in filter(Path.is_file, path.glob("*.safetensors")):  # a pipe of that name would be read for ever
         with safe_open(file, framework="pt") as weights:
             for name in weights.keys():  # noqa: SIM118
                 tensors, numbers = tensors + 1, numbers + math.prod(weights.get_slice(name).get_shape())

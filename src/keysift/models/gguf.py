@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from keysift.core.errors import DataError, UnsupportedError
-from keysift.models.save import Entry
+from keysift.models.tensor_files import Entry
 
 # Ours after "llama.": what config.json calls it.
 _FIELDS = {

@@ -22,6 +22,7 @@ _INERT = frozenset(
     }
 )
 _ORIGINAL = "original_max_position_embeddings"
+_NUMBER, _MOST = (int, float), 1e300  # JSON's integers have any length, and its NaN and Infinity are none
 # Of each kind of RoPE scaling: our number, and the field that holds it.
 _SCALINGS: dict[str, dict[str, str]] = {
     "default": {},
@@ -77,7 +78,8 @@ class Fields:
             value = default
         if value is None:
             raise DataError(f"{self.where} says no {name}; is it the whole config.json of the model?")
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        wrong = not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)
+        if wrong or (kind is _NUMBER and not abs(value) < _MOST):
             raise DataError(f"{self.where}: {name} is {value!r}, which is of the wrong kind; take the published file")
         return value
 
@@ -121,7 +123,7 @@ def read_config(told: Mapping[str, Any], where: str) -> TransformerConfig:
         "key_heads": fields.take("num_key_value_heads", int, heads if family == "llama" else None),
         "hidden_width": fields.take("intermediate_size", int),
         "head_width": head or None,
-        "norm_eps": float(fields.take("rms_norm_eps", (int, float), 1e-6)),
+        "norm_eps": float(fields.take("rms_norm_eps", _NUMBER, 1e-6)),
         "tied_embeddings": fields.take("tie_word_embeddings", bool, False),
     }
     fields.none_left()
@@ -138,7 +140,7 @@ def read_config(told: Mapping[str, Any], where: str) -> TransformerConfig:
 
 def _refuse_windows(fields: Fields, family: str, context: int) -> None:
     """A window as long as the context never closes."""
-    used = family == "mistral" or fields.take("use_sliding_window", bool, False)
+    used = family in ("llama", "mistral") or fields.take("use_sliding_window", bool, False)
     window = fields.left.pop("sliding_window", None)
     if used and window is not None and not (isinstance(window, int) and window >= context):
         raise UnsupportedError(
@@ -152,19 +154,26 @@ def _refuse_windows(fields: Fields, family: str, context: int) -> None:
 
 def _rope(fields: Fields, context: int) -> tuple[float, str]:
     """theta, and the scaling as nn/scaling.py spells it. Version 4 of transformers wrote them apart."""
-    theta, scaling, both = (fields.left.pop(name, None) for name in ("rope_theta", "rope_scaling", "rope_parameters"))
-    inner = Fields({"rope_theta": theta, **(scaling or {}), **(both or {})}, f"{fields.where}: RoPE")
-    theta = float(inner.take("rope_theta", (int, float), 10_000.0))
+    told = {"rope_theta": fields.left.pop("rope_theta", None)}
+    for table in ("rope_scaling", "rope_parameters"):
+        for theirs, value in fields.take(table, dict, {}).items():
+            name = "rope_type" if theirs == "type" else theirs
+            if told.get(name, value) not in (None, value):
+                raise DataError(
+                    f"{fields.where} says {name} twice, {told[name]!r} and {value!r}; keep the one that is right"
+                )
+            told[name] = value
+    inner = Fields(told, f"{fields.where}: RoPE")
+    theta = float(inner.take("rope_theta", _NUMBER, 10_000.0))
     inner.only("partial_rotary_factor", 1.0, "turning a part of the channels is not understood")
-    kind = inner.take("rope_type", str, inner.left.pop("type", None) or "default")
-    inner.left.pop("type", None)
+    kind = inner.take("rope_type", str, "default")
     if kind not in _SCALINGS:
         raise UnsupportedError(f"{inner.where} is of the kind {kind!r}; {', '.join(_SCALINGS)} are understood")
     usual = {_ORIGINAL: context, "beta_fast": 32.0, "beta_slow": 1.0}
-    values = {ours: inner.take(theirs, (int, float), usual.get(theirs)) for ours, theirs in _SCALINGS[kind].items()}
+    values = {ours: inner.take(theirs, _NUMBER, usual.get(theirs)) for ours, theirs in _SCALINGS[kind].items()}
     if kind == "yarn":
         if inner.left.get("attention_factor") is not None:
-            values["attention"] = inner.take("attention_factor", (int, float))
+            values["attention"] = inner.take("attention_factor", _NUMBER)
         values["whole"] = int(inner.take("truncate", bool, True))
     inner.left.pop(_ORIGINAL, None)  # the length of the first training, which not every kind uses
     inner.none_left()

@@ -20,10 +20,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import fields
 from functools import reduce
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -35,8 +34,9 @@ from keysift.models.arch import by_todays_names
 from keysift.models.foreign import MODEL_TYPE, advice, kind_named
 from keysift.models.kinds import KINDS, Kind, empty, kind_of
 from keysift.models.language import LanguageModel
+from keysift.models.tensor_files import WEIGHTS, Entry, Shards
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG = "config.json"
 # What transformers writes beside a model's own fields. It changes how the model is held or run there, not what it is.
 HOST_FIELDS = frozenset(
     (
@@ -155,31 +155,16 @@ def _watched(directory: Path) -> Iterator[Callable[[], bool]]:
             os.close(handle)
 
 
-class Entry(NamedTuple):
-    """What the header of the weights says of one of them."""
-
-    shape: tuple[int, ...]
-    dtype: str
-
-
 def _load(directory: Path) -> LanguageModel:
-    _, config = _read_config(directory / CONFIG)
-    path = directory / WEIGHTS
-    if not path.is_file():
-        raise DataError(f"{path} is missing; a model directory has {CONFIG} and {WEIGHTS}, as save() writes them")
-    try:
-        with safe_open(path, framework="pt") as file:
-            parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-            header = {name: Entry(tuple(part.get_shape()), part.get_dtype()) for name, part in parts.items()}
-            model = fitting(directory, config, header)
-            state = {name: file.get_tensor(name) for name in header}
-    except (SafetensorError, RuntimeError) as error:  # torch's own, if the file is shorter than its header says
-        raise DataError(f"{path} is not a whole safetensors file ({error}); copy it again from its source") from error
-    model.load_state_dict(of_one_type(state), assign=True)
+    _, config = read_kind(directory / CONFIG)
+    weights = Shards(directory)
+    model = fitting(directory, config, weights.header)
+    model.load_state_dict(of_one_type({name: weights.read(name) for name in weights.header}), assign=True)
     return model
 
 
-def _read_config(path: Path) -> tuple[Kind, Any]:
+def read_kind(path: Path) -> tuple[Kind, Any]:
+    """The kind of model that a config.json describes, and its config; anything else is refused with advice."""
     if not path.is_file():
         known = advice(path.parent)
         raise DataError(

@@ -1,16 +1,23 @@
-"""Weights in safetensors files of others: one file, or shards with an index. Headers are read first; no pickle."""
+"""Weights in safetensors files: one file, or shards with an index. Headers are read first; no pickle."""
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from keysift.core import jsons
 from keysift.core.errors import DataError, UnsupportedError
-from keysift.models.save import WEIGHTS, Entry
 
+WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
+
+
+class Entry(NamedTuple):
+    """What a header says of one tensor."""
+
+    shape: tuple[int, ...]
+    dtype: str
 
 
 class Tensors(Protocol):
@@ -22,22 +29,23 @@ class Tensors(Protocol):
 
 
 class Shards:
-    """The weights of a directory."""
+    """The weights of a directory. Its files stay open, so that all that is read of one is of one and the same file."""
 
     def __init__(self, directory: Path) -> None:
-        self._place: dict[str, Path] = {}
         self.header: dict[str, Entry] = {}
-        for file, names in _files(directory).items():
-            found = _header(file)
+        self._opened: dict[str, Any] = {}
+        placed = _files(directory)
+        self.files = sorted(placed)
+        for file, names in placed.items():
+            opened, found = _open(file)
             missing = [name for name in names if name not in found]
             if missing:
                 raise DataError(f"{file} does not hold {missing[0]}, which {INDEX} places there; copy the files again")
-            self._place |= dict.fromkeys(found, file)
             self.header |= found
+            self._opened |= dict.fromkeys(found, opened)
 
     def read(self, name: str) -> Tensor:
-        with safe_open(self._place[name], framework="pt") as opened:
-            tensor: Tensor = opened.get_tensor(name)
+        tensor: Tensor = self._opened[name].get_tensor(name)
         return tensor
 
 
@@ -74,10 +82,10 @@ def _index(path: Path) -> dict[str, str]:
     return dict(places)
 
 
-def _header(file: Path) -> dict[str, Entry]:
+def _open(file: Path) -> tuple[Any, dict[str, Entry]]:
     try:
-        with safe_open(file, framework="pt") as opened:
-            parts = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
-            return {name: Entry(tuple(part.get_shape()), part.get_dtype()) for name, part in parts.items()}
-    except (SafetensorError, RuntimeError) as error:
+        opened: Any = safe_open(file, framework="pt")
+        parts = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
+        return opened, {name: Entry(tuple(part.get_shape()), part.get_dtype()) for name, part in parts.items()}
+    except (SafetensorError, RuntimeError) as error:  # torch's own, if the file is shorter than its header says
         raise DataError(f"{file} is not a whole safetensors file ({error}); copy it again from its source") from error

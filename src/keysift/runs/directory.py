@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from keysift.core import jsons
-from keysift.core.disk import write_whole
+from keysift.core.disk import is_unfinished, write_whole
 from keysift.core.errors import DataError
 from keysift.models.foreign import advice
-from keysift.models.save import CONFIG, WEIGHTS
+from keysift.models.save import CONFIG
+from keysift.models.tensor_files import WEIGHTS
 from keysift.runs import checkpoint
 from keysift.runs.layout import (
     CHECKPOINTS,
@@ -33,7 +34,8 @@ from keysift.runs.layout import (
     SAMPLES,
     TRAIN,
     holds_a_run,
-    newest,
+    name_of,
+    steps,
 )
 
 
@@ -88,8 +90,9 @@ class Run:
     def recover(self) -> None:
         """Check the newest checkpoint against its hashes, and repair what a crash or a removed checkpoint left."""
         checkpoint.tidy(self.checkpoints)
-        path = newest(self.path)
-        if path is not None:
+        made = steps(self.checkpoints)
+        if made:
+            path = self.checkpoints / name_of(made[-1])
             checkpoint.verify(path)
             self._undo_copy(path)
             checkpoint.point(self.checkpoints, path.name)
@@ -144,7 +147,7 @@ def _unused(path: Path) -> bool:
     """What a start that was refused or killed leaves: empty folders, the lock, a file that was not yet renamed."""
     if path.name in (SAMPLES, HEADS, CHECKPOINTS):
         return path.is_dir() and not path.is_symlink() and not any(path.iterdir())
-    return path.name in (LOCK, f".{TRAIN}") and path.is_file()
+    return (path.name == LOCK and path.is_file()) or is_unfinished(path)
 
 
 def _same(left: Path, right: Path) -> bool:

@@ -20,7 +20,7 @@ from keysift.core import jsons, memory
 from keysift.core.disk import whole_folder
 from keysift.core.errors import DataError
 from keysift.data.tokenizer import Tokenizer, load_tokenizer, save_tokenizer
-from keysift.models.foreign import GGUF, is_foreign
+from keysift.models.foreign import GGUF, is_foreign, kind_named
 from keysift.models.llama import DERIVED, our_name, read_config, their_name
 from keysift.models.save import CONFIG, fitting, write_files
 from keysift.models.tensor_files import INDEX, Shards, Tensors
@@ -91,11 +91,12 @@ def _directory(path: Path, tokenizer: Path | None) -> _Source:
     except ValueError as error:
         raise DataError(f"{path / CONFIG} is not JSON ({error}); was it cut short?") from error
     if not isinstance(told, dict) or not is_foreign(told):
-        ours = isinstance(told, dict) and "model" in told
+        ours = kind_named(told) is not None
         why = "is a keysift model already; use it as it is" if ours else "does not say its model_type"
         raise DataError(f"{path / CONFIG} {why}")
     tensors = Shards(path)
-    files = (path / CONFIG, *sorted(path.glob("*.safetensors")), *path.glob(INDEX), *path.glob("tokenizer*.json"))
+    found = (path / CONFIG, *sorted(path.glob("*.safetensors")), *path.glob(INDEX), *path.glob("tokenizer*.json"))
+    files = tuple(file for file in found if file.is_file())
     return _Source(told, tensors, _tokenizer(tokenizer or path), files)
 
 

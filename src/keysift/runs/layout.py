@@ -1,6 +1,7 @@
 """Names in a run directory (see directory.py), and what they alone tell. Free of torch: lists of runs read it."""
 
 import fcntl
+import os
 import re
 from pathlib import Path
 
@@ -29,8 +30,17 @@ def newest(run: Path) -> Path | None:
 
 
 def saved(run: Path) -> int:
-    """Step of the newest checkpoint, 0 if there is none."""
-    return max(steps(run / CHECKPOINTS), default=0)
+    """Step of the newest checkpoint, 0 if there is none.
+
+    It is the one that `last` leads to, as do the names of the model in the run itself. A newer one was written by a
+    process that was killed before it moved the link; it counts once the run is resumed.
+    """
+    try:
+        linked = _STEP.fullmatch(os.readlink(run / CHECKPOINTS / LAST))
+    except OSError:  # none yet, or a folder in a copy that follows links
+        linked = None
+    made, step = steps(run / CHECKPOINTS), 0 if linked is None else int(linked[1])
+    return step if step in made else max(made, default=0)
 
 
 def holds_a_run(path: Path) -> bool:

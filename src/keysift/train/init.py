@@ -15,7 +15,8 @@ from keysift.core.errors import ConfigError, DataError
 from keysift.data.tokenizer import Tokenizer, load_tokenizer
 from keysift.models.kinds import kind_of
 from keysift.models.language import LanguageModel
-from keysift.models.save import WEIGHTS, load
+from keysift.models.save import load
+from keysift.models.tensor_files import Shards
 from keysift.nn.scalars import Scalars
 from keysift.train.config import TrainConfig
 
@@ -59,17 +60,15 @@ def find_origin(config: TrainConfig, tokenizer: Tokenizer) -> Origin | None:
             f"{config.init} reads tokens of {own.name}, and {config.data} would be read as {tokenizer.name}; "
             f"leave --tokenizer out, or start without --init"
         )
-    with (path / WEIGHTS).open("rb") as file:
-        return Origin(path=config.init, sha256=hashlib.file_digest(file, "sha256").hexdigest(), vocab_size=vocab_size)
+    return Origin(path=config.init, sha256=_sha256(path), vocab_size=vocab_size)
 
 
 def adopt(model: LanguageModel, origin: Origin) -> list[str]:
     """Give the model the weights of its origin; returns the parameters that keep their initial values."""
     path = Path(origin.path)
     source = load(path)
-    with (path / WEIGHTS).open("rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != origin.sha256:
-            raise DataError(f"{path} has changed since the run began, before its first checkpoint; start it again")
+    if _sha256(path) != origin.sha256:
+        raise DataError(f"{path} has changed since the run began, before its first checkpoint; start it again")
     if kind_of(source) is not kind_of(model):
         raise ConfigError(f"{path} is a {kind_of(source).name}, this is a {kind_of(model).name}; drop --arch")
     changed = _changed(model, source)
@@ -94,6 +93,16 @@ def adopt(model: LanguageModel, origin: Origin) -> list[str]:
             f"and the context may change"
         )
     return fresh
+
+
+def _sha256(path: Path) -> str:
+    """Of the weights, one file after the other."""
+    found = hashlib.sha256()
+    for name in Shards(path).files:
+        with name.open("rb") as file:
+            while piece := file.read(2**20):
+                found.update(piece)
+    return found.hexdigest()
 
 
 def _changed(model: LanguageModel, source: LanguageModel) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from keysift.models.arch import Arch, MultiscreenArch, arch_name
 from keysift.models.kinds import configure, empty
 from keysift.models.language import count
 from keysift.models.presets import PRESETS
+from keysift.models.save import load
 from keysift.runs.directory import Run
 from keysift.runs.layout import holds_a_run
 from keysift.train.config import TrainConfig
@@ -20,7 +21,7 @@ from keysift.train.source import open_source
 
 
 def matched(config: TrainConfig, other: str) -> tuple[TrainConfig, str]:
-    """The same run with the width at which its model comes nearest to `other`, a run directory or a preset, and a
+    """The same run with the width at which its model comes nearest to `other`, a run, a saved model or a preset, and a
     sentence that says how near. Depth, heads and all else stay; a preset is counted with this run's vocabulary."""
     vocab_size = open_source(config, World(0, 1, torch.device("cpu")), show=True).tokenizer.vocab_size
 
@@ -31,8 +32,10 @@ def matched(config: TrainConfig, other: str) -> tuple[TrainConfig, str]:
         wanted = read_facts(Run(Path(other))).parameters
     elif other in PRESETS:
         wanted = parameters(PRESETS.find(other).arch)
+    elif Path(other).exists():
+        wanted = count(load(other))
     else:
-        raise ConfigError(f"--match takes a run directory or a preset, and {other} is neither; see keysift presets")
+        raise ConfigError(f"--match takes a run, a saved model or a preset, and {other} is none; see keysift presets")
     model = config.model
     # Heads divide the width of a Transformer, and RoPE turns pairs of a head's channels.
     step = 1 if isinstance(model, MultiscreenArch) else 2 * model.heads
