@@ -53,7 +53,7 @@ def evidence() -> dict[str, str]:
     """The pages and figures of docs/results that follow from the records in docs/results/evidence."""
     from keysift.web.evidence import rendered
 
-    return rendered(RESULTS / "evidence")
+    return rendered(RESULTS, ROOT / "recipes" / "evidence")
 
 
 def index() -> str:

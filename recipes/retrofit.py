@@ -189,6 +189,7 @@ def markdown(record: dict[str, Any]) -> str:
             f"| {base} | {half or 'all'} | {row['before']:.3f} | {row['after']:.3f} | {left:+.3f} | {recovered} "
             f"| {row['new_parameters']} |"
         )
+    lines += ["", f"The same fine-tuning moved softmax itself by {softmax['after'] - softmax['before']:+.3f}."]
     return "\n".join(lines) + "\n"
 
 

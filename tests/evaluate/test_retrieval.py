@@ -8,7 +8,7 @@ from keysift.data.recall import Recall
 from keysift.data.tokenizer import Bytes, Tokenizer
 from keysift.evaluate.measured import Cell, interval
 from keysift.evaluate.reading import read
-from keysift.evaluate.retrieval import Task, grid, settings_of
+from keysift.evaluate.retrieval import Task, answers, grid, settings_of
 from keysift.evaluate.tasks import AbcDigits, Mqar, Passkey, RecallTask, find_task, lengths_of
 from keysift.models.multiscreen import Multiscreen, MultiscreenConfig
 from keysift.models.transformer import Transformer, TransformerConfig
@@ -33,6 +33,11 @@ def test_a_planted_retriever_finds_everything() -> None:
     assert [cell.accuracy for cell in cells] == [1.0] * 6
 
 
+def test_every_depth_has_rows_of_its_own() -> None:
+    rows = {tuple(sorted(RecallTask(RECALL).row(n, length=64, depth=d)[0])) for n in range(9) for d in (0.1, 0.5, 0.9)}
+    assert len(rows) == 27
+
+
 def test_a_retriever_with_a_short_window_loses_what_is_far() -> None:
     """A grid of 100% everywhere could also be a harness that counts wrong."""
     model = retriever(RECALL)
@@ -41,6 +46,18 @@ def test_a_retriever_with_a_short_window_loses_what_is_far() -> None:
     near, far = grid(model, RecallTask(RECALL), lengths=(64,), depths=(1.0, 0.0), settings=AS_TRAINED, instances=40)
     assert near.accuracy == 1.0
     assert far.accuracy < 0.3
+
+
+def test_answers_of_a_row_are_counted_one_by_one() -> None:
+    """A window of half the row: needles in the near half are found, and each counts for itself."""
+    model, length = retriever(RECALL), 1024
+    rows = [RECALL.row(number, length=length, needles_only=True) for number in range(20)]
+    assert answers(model, rows, batch_tokens=2048) == (80, 80)
+    with torch.no_grad():
+        model.layers[0].tiles.scalars.s_w.fill_(torch.tensor(length / 2).log())
+    right, asked = answers(model, rows)
+    assert asked == 80
+    assert 25 <= right <= 55
 
 
 def test_an_untrained_model_guesses() -> None:

@@ -20,6 +20,7 @@ def sweep(tmp_path: Path) -> Path:
         (0.1, 0, falling(1.0)),
         (0.1, 1, [*[5.0] * WARMUP, math.nan]),
         (1.0, 0, [*[5.0] * WARMUP, *[5.1] * (STEPS - WARMUP)]),
+        (1.0, 1, [5.0, *[9.0] * (WARMUP - 1), *[6.0] * (STEPS - WARMUP)]),
     ):
         write_run(tmp_path / f"{rate}-{seed}", losses, lr=rate, seed=seed)
     write_run(tmp_path / "unfinished", falling(0.1)[:30], lr=0.01, seed=2, saved=30)
@@ -31,7 +32,7 @@ def test_diverged_runs_are_shown_and_not_averaged(sweep: Path) -> None:
     low, middle, high = record.points
     assert (low.rate, low.mean, low.deviation, low.seeds, low.diverged) == (0.01, 3.0, pytest.approx(0.5**0.5), 2, 0)
     assert (middle.mean, middle.deviation, middle.seeds, middle.diverged) == (1.5, None, 1, 1)
-    assert (high.mean, high.seeds, high.diverged) == (None, 0, 1), "it ended above where the warm-up left it"
+    assert (high.mean, high.seeds, high.diverged) == (None, 0, 2), "above where the warm-up left it, or where it began"
     best = record.best(low.name)
     assert best is not None
     assert best.rate == 0.01, "a rate at which a seed diverged is not the best"
@@ -39,7 +40,7 @@ def test_diverged_runs_are_shown_and_not_averaged(sweep: Path) -> None:
     axes = Figure().subplots()
     run_figures.stability(record)(axes)
     crosses = [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "x"]
-    assert crosses == [0.1, 1.0]
+    assert sorted(set(crosses)) == [0.1, 1.0]
 
 
 def test_scaling_takes_each_size_at_its_best_rate(tmp_path: Path) -> None:

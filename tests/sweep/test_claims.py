@@ -1,5 +1,6 @@
 """Verdicts follow from the numbers by the stated rule, both ways, and say undecided where there is too little."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,16 @@ import pytest
 from keysift.models.arch import MultiscreenArch, TransformerArch
 from keysift.sweep import claims
 from keysift.sweep.groups import Difference, Sample, at_best, groups, label
+from keysift.sweep.outline import read_plan
+from keysift.sweep.pages import PAGES, Page
 from keysift.sweep.records import Record, read_records, write_records
+from keysift.sweep.repeats import AGAIN, Repeat
 from keysift.train.config import TrainConfig, flatten
 from keysift.web import evidence
+from keysift.web.evidence_figures import figure
+from keysift.web.evidence_tables import tables
 
+RECIPES = Path(__file__).parents[2] / "recipes" / "evidence"
 OURS, THEIRS = MultiscreenArch.psi(2), TransformerArch(depth=1, heads=2, width=8)
 
 
@@ -85,23 +92,37 @@ def test_stability() -> None:
 
 def test_retrieval() -> None:
     open_start = replace(OURS, acceptance_start=(0.98,))
-    ours = [made(open_start, seed=n, lengths={(16, "as trained"): 90 + n}) for n in range(3)]
-    cells = {(16, "as trained"): 40, (16, "RoPE scaled"): 99}
+    told = {(16, "as trained"): 90, (16, "windows expanded"): 97, (4, "as trained"): 10}
+    ours = [made(open_start, seed=n, lengths={key: right + n for key, right in told.items()}) for n in range(3)]
+    cells = {(16, "as trained"): 40, (16, "RoPE scaled"): 99, (4, "as trained"): 50}
     theirs = [made(THEIRS, seed=n, lengths={key: right - n for key, right in cells.items()}) for n in range(3)]
     words = [verdict.word for verdict in claims.retrieval(groups([*ours, *theirs]))]
-    assert words == ["reproduced at this scale", "not reproduced"]
-    assert [verdict.word for verdict in claims.retrieval(groups(ours))] == ["undecided"] * 2
+    assert words == ["reproduced at this scale", "not reproduced", "undecided"]
+    assert claims.retrieval(groups([*ours, *theirs]), ratio=4)[0].word == "not reproduced"
+    assert [verdict.word for verdict in claims.retrieval(groups(ours))] == ["undecided"] * 3
+    for share, word in ((60, "reproduced at this scale"), (20, "undecided")):
+        unlearned = [
+            made(model, seed=n, lengths={(1, "as trained"): share, (16, "as trained"): far + n})
+            for model, far in ((open_start, 15), (THEIRS, 10))
+            for n in range(3)
+        ]
+        verdict = claims.retrieval(groups(unlearned))[0]
+        assert verdict.word == word
+        assert ("neither has learned the task" in verdict.why) == (share == 20)
 
 
 def test_beyond_the_training_length() -> None:
     def read(model: MultiscreenArch | TransformerArch, seed: int, far: float, scaled: float) -> Record:
-        told = ((128, "as trained", 2.0), (2048, "as trained", far), (2048, "RoPE scaled", scaled))
+        told = [(128, "as trained", 2.0), (2048, "as trained", far)]
+        told += [(2048, "RoPE x2", scaled), (2048, "RoPE x16", scaled + 1)]
         points = [{"context": at, "setting": setting, "nats": nats + seed / 100} for at, setting, nats in told]
         return replace(made(model, seed=seed), measures={"positions": points})
 
     records = [read(OURS, n, 2.1 + n / 100, 0.0) for n in range(3)]
     records += [read(THEIRS, n, 3.0 + n / 100, 1.9 + n / 100) for n in range(3)]
     found = claims.beyond(groups(records))
+    page = next(page for page in PAGES if page.key == "e3-positions")
+    assert figure(page, groups(records)).startswith("<svg"), "from half the training length on"
     assert [verdict.word for verdict in found] == ["reproduced at this scale", "not reproduced"]
     assert "+0.110 against +1.010" in found[0].why
     assert [verdict.word for verdict in claims.beyond(groups(records[:3]))] == ["undecided"] * 2
@@ -112,6 +133,12 @@ def test_parts_and_starts() -> None:
     found = {verdict.claim: verdict.word for verdict in claims.worse_without(groups([*whole, *gateless]))}
     assert found["Screening is worse with no gate"] == "reproduced at this scale"
     assert found["Screening is worse with RoPE"] == "undecided"
+    start = replace(OURS, acceptance_start=(0.98,))
+    parts = (start, 2.0), (replace(start, gate=False), 2.2), (replace(OURS, acceptance=1.0), 1.8)
+    records = [one for model, loss in parts for one in seeds((loss, loss + 0.01, loss - 0.01), model=model)]
+    found = {v.claim: v.word for v in claims.worse_without(groups(records), whole="Multiscreen, open start")}
+    assert found["Screening is worse with no gate"] == "reproduced at this scale"
+    assert found["Screening is worse with r = 1"] == "not reproduced", "it has no start"
     spread = seeds((2.2, 2.21, 2.19), model=replace(OURS, acceptance_start=(0.5, 0.98)))
     words = {verdict.claim: verdict.word for verdict in claims.starts(groups([*whole, *spread]))}
     assert list(words.values()) == ["undecided", "not reproduced"]
@@ -140,15 +167,53 @@ def test_labels() -> None:
     )
 
 
-@pytest.mark.parametrize("page", claims.PAGES, ids=lambda page: page.key)
-def test_a_page_with_and_without_records(page: claims.Page, tmp_path: Path) -> None:
-    names = {f"{one.key}.md" for one in claims.PAGES} | {"README.md"}
-    assert set(evidence.rendered(tmp_path)) == names
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.key)
+def test_a_page_with_and_without_records(page: Page, tmp_path: Path) -> None:
+    names = {f"{one.key}.md" for one in PAGES} | {"README.md", "e4-latency.md"}
+    assert set(evidence.rendered(tmp_path, RECIPES)) == names
     records = [*seeds((2.0, 2.1, 2.2)), *seeds((3.0,), model=THEIRS, lengths={(1, "as trained"): 50})]
-    write_records(tmp_path / f"{page.study}.jsonl", records)
-    assert list(read_records(tmp_path / f"{page.study}.jsonl").values()) == records
-    files = evidence.rendered(tmp_path)
+    file = tmp_path / "evidence" / f"{page.study}.jsonl"
+    write_records(file, records)
+    write_records(file.parent / AGAIN / file.name, [replace(records[0], val_loss=2.05)])
+    assert list(read_records(file).values()) == records
+    files = evidence.rendered(tmp_path, RECIPES)
     assert files[f"{page.key}.svg"].startswith("<svg xmlns")
-    assert "2.1000 ± 0.1000" in files[f"{page.key}.md"]
-    assert "4 runs, 4 minutes" in files[f"{page.key}.md"]
+    made_of = files[f"{page.key}.md"]
+    assert "2.1000 ± 0.1000" in made_of
+    assert f"4 of {read_plan(RECIPES / f'{page.study}.toml').runs} runs, 4 minutes" in made_of
+    assert "loss 2.0500, +0.05 from its record, beside a standard deviation over seeds of 0.1; it holds" in made_of
     assert page.study in files["README.md"]
+
+
+def test_the_index_is_in_order_and_has_the_latency(tmp_path: Path) -> None:
+    told = evidence.rendered(tmp_path, RECIPES)["README.md"].splitlines()
+    numbers = [re.search(r"\((e\d)-", line)[1] for line in told if "](e" in line]  # type: ignore[index]
+    assert numbers == sorted(numbers)
+    assert set(numbers) == {f"e{n}" for n in range(1, 8)}
+
+
+def test_a_second_run_holds_or_not() -> None:
+    records = [*seeds((2.0, 2.1, 2.2)), made(THEIRS, loss=3.0)]
+    assert Repeat(replace(records[0], val_loss=1.95), records).holds
+    far = Repeat(replace(records[0], val_loss=2.2), records)
+    assert not far.holds
+    assert "+0.2 from its record" in str(far)
+    assert "it does not hold" in str(far)
+    assert not Repeat(replace(records[0], state="diverged", val_loss=None), records).holds
+    assert Repeat(records[3], records).holds, "the same to the bit needs no spread"
+    assert not Repeat(replace(records[3], val_loss=3.001), records).holds
+    assert "no spread, as it has one seed" in str(Repeat(records[3], records))
+
+
+def test_windows_and_turning_are_on_their_pages() -> None:
+    tiles = [{"layer": 0, "windows": [2.0, 1234.0], "acceptances": [0.5, 0.5]}]
+    long = [replace(one, measures={"windows": tiles}) for one in seeds((2.0, 2.1, 2.2))]
+    by_key = {page.key: page for page in PAGES}
+    assert "| Multiscreen | 0.01 | 1,234, 1,234, 1,234 |" in tables(by_key["e2-one-hop-long"], groups(long))
+    steps = [float(2**n) for n in range(8)]
+    curves = {
+        "norms.tiles.q_proj.weight": [[step, 1 + step / 64] for step in steps],
+        "angles.tiles.q_proj.weight": [[step, 0.1 * step**-0.5] for step in steps],
+    }
+    turned = [replace(one, curves=curves) for one in seeds((2.0, 2.1, 2.2))]
+    assert "| Multiscreen | 0.01 | 2.95x | 0.0088 | -0.50 |" in tables(by_key["e1-stability"], groups(turned))

@@ -3,14 +3,16 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from keysift.cli.sweep import Args, run
 from keysift.sweep import carry
-from keysift.sweep.carry import asked, carry_out
+from keysift.sweep.carry import asked, carry_out, make_again
 from keysift.sweep.drive import Outcome
+from keysift.sweep.pages import PAGES
 from keysift.sweep.records import read_records
 from keysift.sweep.study import Study, read_study
 from keysift.train.config import TrainConfig
@@ -57,12 +59,13 @@ def test_first_one_seed_everywhere_then_every_seed_at_the_best(study: Study) -> 
     ], "one that does not count is never the best"
     assert then["arch=multiscreen_psi=2_lr=0.02_seed=1"].seed == 1
     assert not study.then(lambda name: None)
+    assert study.plan.runs == len({*first, *then}) == 6
 
 
 def test_every_seed_everywhere(file: Path) -> None:
     file.write_text(TINY.replace("[study]", '[study]\nseeds_at = "all"'))
     study = read_study(file)
-    assert len(study.first()) == 8
+    assert len(study.first()) == study.plan.runs == 8
     assert study.then(lambda name: None) == study.first()
 
 
@@ -70,6 +73,7 @@ def test_every_seed_everywhere(file: Path) -> None:
 def test_the_recipes_can_be_read(recipe: Path) -> None:
     study = read_study(recipe)
     assert len(study.plan.seeds) >= 3
+    assert any(page.study == recipe.stem for page in PAGES), "a page shows it"
     assert study.first()
 
 
@@ -89,6 +93,13 @@ def test_records_replace_run_directories(study: Study, file: Path, tmp_path: Pat
     assert {cell["setting"] for cell in one.measures["lengths"]} == {"as trained", "RoPE scaled"}
     assert {cell["ratio"] for cell in one.measures["lengths"]} == {1, 2, 4, 8, 16, 32, 64}
     assert len({one.stream for one in known.values() if one.seed == 0}) == 1, "all read the same"
+    with refuses("is the recorded run itself"):
+        make_again(study, one.name, out, kept, show=False)
+    repeated = make_again(study, one.name, tmp_path / "other", kept, show=False)
+    assert repeated is not None
+    assert repeated.moved == 0, "one thread, one machine: the same to the bit"
+    assert repeated.holds
+    assert read_records(kept.parent / "again" / kept.name)[one.name].measures == one.measures
     shutil.rmtree(out)
     before = kept.read_text()
     again, made = carry_out(study, out, kept, processes=1, show=False, say=said.append)
@@ -130,13 +141,27 @@ def test_refusals(file: Path, tmp_path: Path) -> None:
         with refuses(said):
             read_records(kept)
     told: list[tuple[dict[str, Any], str]] = [
-        ({"records": kept}, "keeps the runs of a study"),
+        ({"records": kept}, "are of a study"),
+        ({"again": "lr=1"}, "are of a study"),
         ({"study": file, "over": ("lr=1",)}, "a study says what is trained"),
         ({"study": file, "train": TrainConfig(steps=9)}, "a study says what is trained"),
     ]
     for fields, said in told:
         with refuses(said):
             run(Args(out=tmp_path / "out", **fields))
+    file.write_text(TINY)
+    with refuses("has no run lr=1 of this study"):
+        run(Args(out=tmp_path / "out", study=file, again="lr=1"))
+
+
+def test_a_second_run_that_ended_early(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = next(iter(study.first()))
+    monkeypatch.setattr(carry, "read_records", lambda path: {name: SimpleNamespace(val_loss=1.0)})
+    ends = iter((Outcome(name, None), Outcome(name, None, "the disk is full")))
+    monkeypatch.setattr(carry, "sweep", lambda *args, **options: [next(ends)])
+    assert make_again(study, name, tmp_path, tmp_path / "records.jsonl") is None
+    with refuses("failed: the disk is full"):
+        make_again(study, name, tmp_path, tmp_path / "records.jsonl")
 
 
 def test_a_run_that_failed_is_named(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
+from keysift.cli import demo_recall
 from keysift.web.report_page import report_page
 from tests.web.browser import axe, chromium
 from tests.web.reports import report
@@ -39,19 +40,39 @@ def check_figures(page: Page) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= inside
 
 
+def check_everywhere(browser: Browser, path: Path) -> None:
+    """Light and dark, wide and narrow: every figure is seen, and nothing is said on the console or fetched."""
+    colours = set()
+    for scheme in ("light", "dark"):
+        for width in (1280, 380):
+            page, seen = opened(browser, path, scheme=scheme, width=width)
+            check_figures(page)
+            assert seen == []
+            colours.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+            page.close()
+    assert len(colours) == 2, "dark is dark"
+
+
+def test_a_real_demo_in_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_recall, "INSTANCES", 1)
+    monkeypatch.setattr(demo_recall, "DEPTHS", (0.5,))
+    assert demo_recall.recall_demo(tmp_path / "demo", steps=2, json=True, named=True) == 0
+    path = tmp_path / "demo" / "report.html"
+    with chromium() as browser:
+        check_everywhere(browser, path)
+        page, seen = opened(browser, path)
+        told = page.inner_text("body")
+        assert "RoPE x64" in told
+        assert "windows expanded" in told
+        assert "A=" in page.inner_text("#relevance"), "tokens of recall stand beside their maps"
+        assert seen == []
+
+
 def test_a_report_in_a_browser(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text(report_page(report()), encoding="utf-8")
     with chromium() as browser:
-        colours = set()
-        for scheme in ("light", "dark"):
-            for width in (1280, 380):
-                page, seen = opened(browser, path, scheme=scheme, width=width)
-                check_figures(page)
-                assert seen == []
-                colours.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
-                page.close()
-        assert len(colours) == 2, "dark is dark"
+        check_everywhere(browser, path)
         page, seen = opened(browser, path)
         assert "<script>alert(1)</script>" in page.inner_text("#relevance .tokens span >> nth=0")
         assert "<script>alert(1)</script>" in page.inner_text("#samples pre >> nth=0")

@@ -11,7 +11,7 @@ class Args:
     out: Path | None = None
     """Folder of the demo, out/demo if left out; with --text its page, out/demo.html."""
     steps: int | None = None
-    """Training steps of each model; 1,000 if left out."""
+    """Training steps of each model; 1,600 if left out."""
     text: bool = False
     """Instead: one key in different company, through every mechanism, then a small model that learns to write."""
     seconds: float | None = None

@@ -25,7 +25,7 @@ from keysift.train.demo import STEPS, recall_runs
 from keysift.web.report_page import report_page
 
 PAGE = "report.html"
-DEPTHS, INSTANCES = (0.1, 0.5, 0.9), 40
+DEPTHS, INSTANCES = (0.1, 0.5, 0.9), 24
 BEYOND = {
     "multiscreen": verbs.Beyond(expand_windows=True),
     "transformer": verbs.Beyond(rope_factors=(4.0, 16.0, 64.0)),

@@ -12,6 +12,7 @@ from keysift.core.errors import DataError
 from keysift.evaluate.measured_runs import Scaling, Stability
 from keysift.evaluate.records import Record, read_records
 from keysift.evaluate.trials import trials
+from keysift.models.foreign import advice
 from keysift.runs import machine
 from keysift.runs.compare import short_names
 from keysift.runs.layout import ENVIRONMENT, EVALS, METRICS, SAMPLES, TRAIN
@@ -28,7 +29,8 @@ def paths_of(runs: Sequence[Path]) -> list[Path]:
     for run in runs:
         own = find_runs(run)
         if not own:
-            raise DataError(f"{run} holds no run; name folders that keysift train or keysift sweep made")
+            how = advice(run) or "name folders that keysift train or keysift sweep made"
+            raise DataError(f"{run} holds no run; {how}")
         found += own
     return list(dict.fromkeys(found))
 
@@ -72,21 +74,21 @@ def _run(path: Path, name: str, more: Sequence[Record]) -> tuple[ReportRun, list
     for one in (*records, *more):
         if one.subject.step not in (None, about.saved):
             notes.append(f"{one.made.command}: measured at step {one.subject.step}, the run is at {about.saved} now")
-    first = sessions[0] if isinstance(sessions, list) and sessions and isinstance(sessions[0], dict) else {}
+    first = _object(sessions[0]) if isinstance(sessions, list) and sessions else {}
     flops, tokens = told.get("flops_per_token"), about.settings.get("batch_tokens")
     return ReportRun(
         name=name,
         summary=about,
         stream=str(told.get("stream", "")),
         command=_command(first.get("command"), path),
-        seconds=line.get("seconds"),
+        seconds=seconds if isinstance(seconds := line.get("seconds"), int | float) else None,
         flops=flops * tokens * about.step if isinstance(flops, float) and isinstance(tokens, int) else None,
-        machine=str((first.get("machine") or {}).get("cpu", "")),
+        machine=str(_object(first.get("machine")).get("cpu", "")),
         records=(*records, *more),
         samples=tuple(
             Sample(step=int(file.stem.removeprefix("step-")), text=file.read_text(errors="replace")[:LONGEST_SAMPLE])
             for file in sorted((path / SAMPLES).glob("step-*.txt"))
-            if file.stem.removeprefix("step-").isdecimal()
+            if file.stem.removeprefix("step-").isdecimal() and file.is_file()
         ),
     ), notes
 
@@ -133,6 +135,10 @@ def _scaling(folder: Path) -> Scaling:
 
 def _json(path: Path) -> Any:
     try:
-        return jsons.loads(path.read_bytes())
+        return jsons.loads(path.read_bytes()) if path.is_file() else {}
     except (OSError, ValueError):
         return {}
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

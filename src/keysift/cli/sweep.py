@@ -24,6 +24,8 @@ class Args:
     """A TOML file with contestants, grids and seeds (see recipes/evidence), instead of --over and --each."""
     records: Path | None = None
     """Of a study: a file that keeps a line for each run that is over; what it holds is not made again."""
+    again: str | None = None
+    """Of a study: the name of a recorded run, which is made a second time and compared with its record."""
     processes: int = 1
     """Runs at a time; they share the cores."""
     quiet: bool = False
@@ -51,8 +53,8 @@ def run(args: Args) -> None:
     if args.study is not None:
         _study(args)
         return
-    if args.records is not None:
-        raise ConfigError("--records keeps the runs of a study; add --study FILE")
+    if args.records is not None or args.again is not None:
+        raise ConfigError("--records and --again are of a study; add --study FILE")
     if not args.over and not args.each:
         raise ConfigError("nothing to sweep over; add --over lr=0.01,0.1 or --each 'psi=4' 'psi=6'")
     outcomes = sweep(points(args.train, args.each, args.over), args.out, processes=args.processes, show=not args.quiet)
@@ -81,7 +83,7 @@ def run(args: Args) -> None:
 
 def _study(args: Args) -> None:
     from keysift.cli import output
-    from keysift.sweep.carry import carry_out
+    from keysift.sweep.carry import carry_out, make_again
     from keysift.sweep.study import read_study
 
     assert args.study is not None
@@ -89,6 +91,10 @@ def _study(args: Args) -> None:
         raise ConfigError("a study says what is trained and how; drop --over, --each and the flags of train")
     kept = args.records or args.out / "records.jsonl"
     study = read_study(args.study)
+    if args.again is not None:
+        found = make_again(study, args.again, args.out, kept, show=not args.quiet)
+        output.print_plain("interrupted; the same command resumes it" if found is None else str(found))
+        return
     known, made = carry_out(study, args.out, kept, processes=args.processes, show=not args.quiet, say=output.print_note)
     table = output.table(f"{len(known)} runs in {kept}")
     for title in ("run", "validation", "accuracy", "state", "step", "seconds"):

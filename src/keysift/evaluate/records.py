@@ -30,7 +30,7 @@ def read_record(path: Path) -> Record:
 def read_records(folder: Path) -> tuple[list[Record], list[str]]:
     """Every record in a folder, and a line for each file that is none."""
     found, refused = [], []
-    for path in sorted(folder.glob("*.json")):
+    for path in sorted(path for path in folder.glob("*.json") if path.is_file()):
         try:
             found.append(read_record(path))
         except DataError as error:

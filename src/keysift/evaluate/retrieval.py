@@ -6,7 +6,7 @@ token of an answer given the ones before it is the same as writing the answer gr
 Letters: B rows, T tokens.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -71,6 +71,24 @@ def grid(
                     on_cell(cell)
                 cells.append(cell)
     return cells
+
+
+def answers(
+    model: LanguageModel,
+    rows: Sequence[tuple[Array, Array]],
+    *,
+    inference: Inference | None = None,
+    batch_tokens: int = 2**16,
+) -> tuple[int, int]:
+    """How many targets are predicted and how many there are, where a row asks several questions of one token."""
+    right = asked = 0
+    batch = max(1, batch_tokens // len(rows[0][0]))
+    for first in range(0, len(rows), batch):
+        tokens, targets, keep = _left_padded(list(rows[first : first + batch]))
+        found = read(model, tokens, targets, keep_BT=keep, inference=inference)
+        right += int(((found.predicted_BT == targets) & (targets != IGNORE)).sum())
+        asked += int((targets != IGNORE).sum())
+    return right, asked
 
 
 def _right(

@@ -32,7 +32,9 @@ class RecallTask:
         return self.task.chance
 
     def row(self, number: int, *, length: int, depth: float) -> tuple[Array, Array]:
-        return replace(self.task, seed=self.task.seed + HELD_OUT).row(number, length=length, depth=depth)
+        """Every depth has rows of its own: the same letters at another place would be no new question."""
+        held_out = replace(self.task, seed=self.task.seed + HELD_OUT)
+        return held_out.row(101 * number + round(100 * depth), length=length, depth=depth)
 
 
 HELD_OUT = 10**6  # added to the seed a model is trained with

@@ -48,10 +48,12 @@ def _trial(one: Summary, differs: dict[str, str]) -> Trial:
 
 
 def _state(one: Summary, warmed: float | None, ended: float | None) -> str:
-    """A run that ends above where its warm-up left it has diverged too, finite or not."""
+    """A run that ends above where it began, or where its warm-up left it, has diverged too, finite or not."""
     if one.state not in ("finished", "time over"):
         return one.state
-    return "diverged" if ended is None or (warmed is not None and ended > warmed) else one.state
+    if ended is None:
+        return "diverged"
+    return one.state if ended <= min(one.losses[0], ended if warmed is None else warmed) else "diverged"
 
 
 def _mean(losses: Sequence[float]) -> float | None:

@@ -1,1 +1,2 @@
-"""Several runs, and what they say together. Reading order: plan, drive, child; then study, records, measure, carry."""
+"""Several runs, and what they say together. Reading order: plan, drive, child; then outline, study, records, measure,
+carry; then groups, claims, pages, repeats."""

@@ -1,15 +1,20 @@
-"""Carry out a study: what its records do not hold yet is trained, measured and recorded, run by run."""
+"""Carry out a study: what its records do not hold yet is trained, measured and recorded, run by run.
+
+`make_again` trains one recorded run a second time, to see whether its record holds.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from keysift.core.errors import ConfigError, TrainingError
 from keysift.models.arch import DEFAULTS
 from keysift.runs.layout import holds_a_run
 from keysift.sweep.drive import Outcome, sweep
 from keysift.sweep.measure import measured
 from keysift.sweep.records import Record, read_records, record, refuse_another, write_records
+from keysift.sweep.repeats import AGAIN, Repeat
 from keysift.sweep.study import Study
 from keysift.train.config import TrainConfig, flatten
 
@@ -56,3 +61,24 @@ def carry_out(
                 known[name] = record(name, out / name, asked(config), measured(out / name, study.plan))
                 write_records(kept, known.values())
     return known, made
+
+
+def make_again(study: Study, name: str, out: Path, kept: Path, *, show: bool = True) -> Repeat | None:
+    """The run of that name, recorded in `again` beside `kept`; None if it was interrupted."""
+    known = read_records(kept)
+    runs = {**study.first(), **study.then(lambda one: known[one].val_loss if one in known else None)}
+    if name not in known or name not in runs:
+        names = "\n  ".join(one for one in known if one in runs)
+        raise ConfigError(f"{kept} has no run {name} of this study; choose one of\n  {names}")
+    (outcome,) = sweep({name: runs[name]}, out, processes=1, show=show)
+    if outcome.said:
+        raise TrainingError(f"{name} failed: {outcome.said}")
+    if outcome.state not in ("finished", "diverged"):
+        return None
+    measures = measured(out / name, study.plan) if known[name].measures else {}
+    again = record(name, out / name, asked(runs[name]), measures)
+    if again.sessions[0] == known[name].sessions[0]:
+        raise ConfigError(f"{out / name} is the recorded run itself; choose another --out")
+    file = kept.parent / AGAIN / kept.name
+    write_records(file, {**read_records(file), name: again}.values())
+    return Repeat(again, list(known.values()))

@@ -55,13 +55,12 @@ def sweep(
     for name, config in runs.items():
         _refuse_another(out / name, config)
     out.mkdir(parents=True, exist_ok=True)
-    outcomes = {name: Outcome(name, _summary(out / name)) for name in runs}
+    mended = {name: _mended(out / name) for name in runs if holds_a_run(out / name)}
+    outcomes = {name: Outcome(name, _summary(out / name), mended.get(name, "")) for name in runs}
     waiting = [name for name, config in runs.items() if not _over(outcomes[name].summary, config)]
     for name in runs:
-        if name not in waiting:
-            outcomes[name].said = _mended(out / name)
-            if not outcomes[name].said:
-                on_over(outcomes[name])
+        if name not in waiting and not outcomes[name].said:
+            on_over(outcomes[name])
     steps = max(config.steps or 0 for config in runs.values())
     board = Board(len(waiting), steps, show=show)
     # Runs beside each other share the free cores, unless the user says how many threads.
@@ -170,7 +169,7 @@ def _file(path: Path) -> Path:
 
 
 def _mended(path: Path) -> str:
-    """Do what a kill after the last checkpoint left undone: until then the run's name leads to the model before it.
+    """Do what a kill after a checkpoint left undone: until then the run counts as if it had not been written.
     What is wrong with the run, if that cannot be done."""
     if in_use(path):
         return ""

@@ -63,6 +63,16 @@ class Group:
                 found.append(sum(cell["right"] for cell in cells) / sum(cell["asked"] for cell in cells))
         return Sample(tuple(found)) if found else None
 
+    def settings(self, measure: str) -> list[str]:
+        """The ways the model was run for a measure."""
+        return list(dict.fromkeys(point["setting"] for one in self.records for point in one.measures.get(measure, [])))
+
+    def at_position_scaled(self, ratio: float) -> Sample | None:
+        """At the RoPE factor that is best there."""
+        scaled = [name for name in self.settings("positions") if name.startswith("RoPE")]
+        found = [sample for name in scaled if (sample := self.at_position(ratio, name)) is not None]
+        return min(found, key=lambda sample: sample.mean, default=None)
+
     def at_position(self, ratio: float, setting: str) -> Sample | None:
         """Loss with so many training lengths before the predicted token."""
         found = []

@@ -35,7 +35,7 @@ class Record:
     stream: str
     """Hash of the tokens and their order."""
     state: str
-    """finished, or diverged: the loss is not finite, or ended above where the warm-up left it."""
+    """finished, or diverged: the loss is not finite, or ended above where it began or where the warm-up left it."""
     step: int
     seconds: float
     """Of training, however often it was interrupted."""
@@ -91,9 +91,10 @@ def record(name: str, run: Path, asked: dict[str, Any], measures: dict[str, list
 
 
 def _state(found: Summary, warmed: float | None, ended: float | None) -> str:
-    if found.state == "finished" and ended is not None and (warmed is None or ended <= warmed):
-        return "finished"
-    return "diverged"
+    if found.state != "finished" or ended is None:
+        return "diverged"
+    # Above its first loss a model is worse than an untrained one, however far a wild warm-up had thrown it.
+    return "finished" if ended <= min(found.losses[0], ended if warmed is None else warmed) else "diverged"
 
 
 def _mean(losses: Sequence[float]) -> float | None:

@@ -13,43 +13,15 @@
 With `seeds_at = "all"` every point has every seed.
 """
 
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from keysift.core.config import config, from_dict
-from keysift.core.errors import ConfigError, DataError
+from keysift.core.config import from_dict
+from keysift.sweep.outline import Plan, read_told
 from keysift.sweep.plan import points
 from keysift.train.config import TrainConfig
 from keysift.train.settings import apply
-
-Measure = Literal["lengths", "positions"]
-
-
-@config
-class Grid:
-    each: tuple[str, ...]
-    """Contestants, as a sweep lists them."""
-    over: tuple[str, ...] = ()
-    """Axes, as a sweep spans them."""
-
-
-@config
-class Plan:
-    grid: tuple[Grid, ...]
-    seeds: tuple[int, ...] = (0, 1, 2)
-    seeds_at: Literal["best", "all"] = "best"
-    """Where the seeds after the first one run: at the best point of each contestant, or at every point."""
-    measure: tuple[Measure, ...] = ()
-    """What is measured of the runs that have every seed."""
-    texts: str = "stdlib"
-    """Documents that positions are measured on."""
-
-    def __post_init__(self) -> None:
-        if not self.grid or not self.seeds:
-            raise ConfigError("a study needs at least one grid and one seed; see recipes/evidence")
 
 
 @dataclass(frozen=True)
@@ -83,14 +55,7 @@ class Study:
 
 
 def read_study(path: Path) -> Study:
-    try:
-        told = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error}); --study takes a TOML file, see recipes/evidence") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML ({error}); see recipes/evidence") from error
-    if "study" not in told:
-        raise ConfigError(f"{path} has no [study]; see recipes/evidence, or keysift train --config for one run")
+    told = read_told(path)
     return Study(
         apply(TrainConfig(), {name: v for name, v in told.items() if name != "study"}), from_dict(Plan, told["study"])
     )

@@ -128,7 +128,9 @@ def _drawable(line: Line, x: Axis, y: Axis) -> Line:
 
 def _scale(values: list[float], axis: Axis) -> Scale:
     if axis.marks:
-        return Scale(min(axis.marks) - 0.5, max(axis.marks) + 0.5, axis.log, axis.marks)
+        low, high = min(axis.marks), max(axis.marks)
+        ends = (low / math.sqrt(2), high * math.sqrt(2)) if axis.log else (low - 0.5, high + 0.5)
+        return Scale(*ends, axis.log, axis.marks)
     values = [*values, *axis.ends]
     low, high = min(values), max(values)
     ticks = _log_ticks(low, high, axis.base) if axis.log else _ticks(low, high)
