@@ -1,6 +1,7 @@
 """Training runs as real processes, started, interrupted and killed like a user's."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -67,9 +68,19 @@ def half_written(run: Path) -> list[Path]:
     return list((run / "checkpoints").glob(".step-*.writing"))
 
 
-def wait_for_writing(run: Path, process: subprocess.Popen[str]) -> None:
-    """Until a checkpoint is being written or the process has ended."""
-    while process.poll() is None and not half_written(run):
+def pause_while_writing(run: Path, process: subprocess.Popen[str], chance: random.Random) -> None:
+    """Until the process stands still inside a half-written checkpoint, or has ended.
+
+    A checkpoint takes milliseconds, so whether one is under way is looked at once more while nothing moves.
+    """
+    while process.poll() is None:
+        if half_written(run):
+            time.sleep(chance.choice((0, 0.002, 0.01)))
+            process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            if half_written(run):
+                return
+            process.send_signal(signal.SIGCONT)
         time.sleep(0.0005)
 
 

@@ -31,11 +31,11 @@ from tests.train.processes import (
     finish,
     half_written,
     kill,
+    pause_while_writing,
     press_control_c,
     start,
     toml,
     wait_for_steps,
-    wait_for_writing,
 )
 
 SOAK = bool(os.environ.get("SOAK"))
@@ -49,7 +49,7 @@ def longer(*values: object) -> pytest.ParameterSet:
 @pytest.mark.slow
 @pytest.mark.parametrize("kills", [4, longer(30)])
 def test_kill_nine_at_random_moments(tiny: TrainConfig, tmp_path: Path, kills: int) -> None:
-    """Half of the kills wait for a checkpoint to be begun; what they leave half-written shows where they fell."""
+    """Half of the kills fall inside a checkpoint; what they leave half-written shows that they did."""
     config = replace(tiny, steps=20 * kills, save_every=2, sample_tokens=0)
     whole = tmp_path / "whole"
     train(config, whole, show=False)
@@ -62,8 +62,7 @@ def test_kill_nine_at_random_moments(tiny: TrainConfig, tmp_path: Path, kills: i
         wait_for_steps(run, (known[-1] if known else 0) + 1, process)
         time.sleep(chance.uniform(0, 0.2))
         if attempt % 2:
-            wait_for_writing(run, process)
-            time.sleep(chance.uniform(0, 0.02))
+            pause_while_writing(run, process, chance)
         killed += process.poll() is None
         kill(process)
         within += bool(half_written(run))
@@ -71,7 +70,7 @@ def test_kill_nine_at_random_moments(tiny: TrainConfig, tmp_path: Path, kills: i
         if layout.steps(run / "checkpoints"):
             keysift.load(run / "checkpoints" / layout.name_of(layout.steps(run / "checkpoints")[-1]))
     assert killed == kills, "every process was alive when it was killed"
-    assert within >= kills // 4, "and some were writing a checkpoint"
+    assert within >= kills // 2, "and half of them were writing a checkpoint"
     finish(start("--resume", run))
     assert losses(run) == losses(whole)
     ours, theirs = keysift.load(run).state_dict(), keysift.load(whole).state_dict()
