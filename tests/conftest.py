@@ -1,7 +1,10 @@
 """For every test: one seed, one thread, and an instruction set on which bf16 works (AMX may be advertised in vain)."""
 
 import os
+import signal
 
+# A background job of a script ignores Ctrl-C, and so would every process that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 # One test process for each core already; tests that are about threads set their own number.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

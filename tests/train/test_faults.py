@@ -112,6 +112,17 @@ def test_a_signal_saves_and_leaves(tiny: TrainConfig, tmp_path: Path, number: si
 
 
 @pytest.mark.slow
+def test_a_run_under_nohup_outlives_its_terminal(tiny: TrainConfig, tmp_path: Path) -> None:
+    config = replace(tiny, steps=40, save_every=40, sample_tokens=0)
+    file, run = toml(config, tmp_path / "config.toml"), tmp_path / "run"
+    process = start("--config", file, "--out", run, before=("nohup",))
+    wait_for_steps(run, 2, process)
+    process.send_signal(signal.SIGHUP)
+    finish(process)
+    assert summary(run).state == "finished"
+
+
+@pytest.mark.slow
 def test_an_interrupted_run_says_how_to_resume_it(tiny: TrainConfig, tmp_path: Path) -> None:
     config = replace(tiny, steps=100_000, save_every=100_000, sample_tokens=0)
     run = tmp_path / "a run"

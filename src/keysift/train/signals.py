@@ -1,4 +1,7 @@
-"""Ctrl-C, SIGTERM and a lost terminal (SIGHUP) ask a run to save and leave; a second one does not wait."""
+"""Ctrl-C, SIGTERM and a lost terminal (SIGHUP) ask a run to save and leave; a second one does not wait.
+
+A signal that was ignored when the run started stays ignored: SIGHUP under nohup, SIGINT for a script's background job.
+"""
 
 import os
 import signal
@@ -26,7 +29,8 @@ class Stop:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._hear) for number in _ASKED}
+            heeded = [number for number in _ASKED if signal.getsignal(number) is not signal.SIG_IGN]
+            self._before = {number: signal.signal(number, self._hear) for number in heeded}
         return self
 
     def __exit__(
