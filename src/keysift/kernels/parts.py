@@ -68,6 +68,14 @@ def _of_piece(
             yield Part(row, slice(query + square, query + queries), slice(key + past, key + past + square), False)
 
 
+def whole(found: list[Part] | None, queries: int, keys: int) -> Part | None:
+    """The part that is the whole call, if there is one: nothing has to be cut out or joined then."""
+    if found is None or len(found) != 1 or found[0].row is not None:
+        return None
+    covers = found[0].queries == slice(0, queries) and found[0].keys == slice(0, keys)
+    return found[0] if covers else None
+
+
 def blocks(call: Call, size: int | None = None) -> Iterator[tuple[slice, slice]]:
     """Blocks of queries, each with the keys it might see."""
     queries, keys = call.q.shape[2], call.k.shape[2]
@@ -116,8 +124,14 @@ def sums(call: Call, v_BHSV: Tensor) -> Tensor:
             for queries, keys in blocks(call)
         ]
         return torch.cat([x.expand(*v_BHSV.shape[:2], -1, -1) for x in summed], dim=2)
+    only = whole(found, call.q.shape[2], call.k.shape[2])
+    if only is not None:
+        return _running(v_BHSV, only).expand(-1, -1, call.q.shape[2], -1)
     total = v_BHSV.new_zeros(*v_BHSV.shape[:2], call.q.shape[2], v_BHSV.shape[3])
     for part in found:
-        values = v_BHSV[part.rows, :, part.keys]
-        total[part.rows, :, part.queries] += values.cumsum(2) if part.causal else values.sum(2, keepdim=True)
+        total[part.rows, :, part.queries] += _running(v_BHSV[part.rows, :, part.keys], part)
     return total
+
+
+def _running(values_BHSV: Tensor, part: Part) -> Tensor:
+    return values_BHSV.cumsum(2) if part.causal else values_BHSV.sum(2, keepdim=True)

@@ -101,11 +101,9 @@ def _softmax(call: Call, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -
 
 
 def _public(call: Call, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    found = parts.cut(call)
-    if found is not None and len(found) == 1 and found[0].row is None:
-        one = found[0]
-        if one.queries == slice(0, q.shape[2]) and one.keys == slice(0, k.shape[2]):
-            return F.scaled_dot_product_attention(q, k, v, is_causal=one.causal, scale=call.scale)
+    only = parts.whole(parts.cut(call), q.shape[2], k.shape[2])
+    if only is not None:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=only.causal, scale=call.scale)
     done = []
     for queries, keys in parts.blocks(call):
         mask = _mask(call, queries, keys, q)
@@ -170,8 +168,9 @@ def _forward(x: Inputs) -> tuple[Tensor, Tensor]:
     """The output, and L: plus infinity where nothing is seen, so that exp(x - L) is 0."""
     q = x.q
     found = parts.parts(x.pieces, x.offset, x.causal, q.shape[2], x.k.shape[2])
-    if len(found) == 1 and found[0].row is None and found[0].queries == slice(0, q.shape[2]):
-        out, log = _forward_part(x, found[0])
+    only = parts.whole(found, q.shape[2], x.k.shape[2])
+    if only is not None:
+        out, log = _forward_part(x, only)
     else:
         out, log = q.new_zeros(*q.shape[:3], x.v.shape[3]), q.new_full(q.shape[:3], -math.inf)
         for piece in found:
@@ -226,10 +225,9 @@ def _(*inputs: Any) -> tuple[Tensor, Tensor]:
 def _softmax_backward(dout: Tensor, out: Tensor, log: Tensor, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     x = Inputs(*inputs)
     found = parts.parts(x.pieces, x.offset, x.causal, x.q.shape[2], x.k.shape[2])
-    if len(found) == 1 and found[0].row is None:
-        whole = found[0].queries == slice(0, x.q.shape[2]) and found[0].keys == slice(0, x.k.shape[2])
-        if whole:
-            return _backward_part(x, found[0], dout, out, log)
+    only = parts.whole(found, x.q.shape[2], x.k.shape[2])
+    if only is not None:
+        return _backward_part(x, only, dout, out, log)
     grads = tuple(t.new_zeros(t.shape) for t in (x.q, x.k, x.v))
     for piece in found:
         places = (piece.queries, piece.keys, piece.keys)
