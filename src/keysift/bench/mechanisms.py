@@ -42,7 +42,7 @@ class Sizes:
     """At each length, at most."""
     limit: float = 5.0
     """Seconds after which no more rounds of one mechanism and length begin."""
-    alone: float = 10.0
+    alone: float = 100.0
     """Beyond the target length, seconds that one turn may be expected to take; SDPA is timed once for all there."""
     target_length: int = 4096
     memory: tuple[int, ...] = (1024, 4096)
