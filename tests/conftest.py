@@ -3,8 +3,6 @@
 import os
 import signal
 
-# A background job of a script ignores Ctrl-C, and so would every process that tests start and interrupt.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 # One test process for each core already; tests that are about threads set their own number.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -16,6 +14,11 @@ import torch
 # The same examples every time, and no clock: these machines are shared.
 hypothesis.settings.register_profile("house", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("house")
+
+
+def pytest_configure() -> None:
+    # A background job of a script ignores Ctrl-C, and so would every process that tests start and interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
