@@ -31,7 +31,7 @@ int check_rings(const keysift_problem& p) {
   if (!p.ring) return KEYSIFT_OK;
   if (!p.ring_first && p.batch > 0) return fail(KEYSIFT_BAD_ARGUMENT, "ring_first must not be NULL where ring is given");
   for (int64_t g = 0; g < p.kv_tiles; ++g) {
-    if (p.ring[2 * g] < 0 || p.ring[2 * g + 1] < 1) {
+    if (p.ring[2 * g] < 0 || p.ring[2 * g] > kFarthest || p.ring[2 * g + 1] < 1 || p.ring[2 * g + 1] > kFarthest) {
       return fail(KEYSIFT_BAD_ARGUMENT, "ring %lld: %lld rows from row %lld on; expected at least one, from 0 on",
                   static_cast<long long>(g), static_cast<long long>(p.ring[2 * g + 1]), static_cast<long long>(p.ring[2 * g]));
     }

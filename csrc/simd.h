@@ -96,6 +96,9 @@ KEYSIFT_INLINE vf times(vf x, vf high, vf low) {
 
 // A NaN stays: it must reach the caller, not be taken for a refused key.
 KEYSIFT_INLINE vf not_below_zero(vf x) { return x < vf{} ? vf{} : x; }
+// The same, but a NaN becomes 0.
+KEYSIFT_INLINE vf positive(vf x) { return x > vf{} ? x : vf{}; }
+KEYSIFT_INLINE vd positive(vd x) { return x > vd{} ? x : vd{}; }
 
 KEYSIFT_INLINE vf gather(const float* base, vi index) {
 #if defined(__AVX512F__)

@@ -6,7 +6,6 @@
 namespace keysift {
 namespace KEYSIFT_VARIANT {
 
-KEYSIFT_INLINE vf positive(vf x) { return x > vf{} ? x : vf{}; }
 KEYSIFT_INLINE vf size(vf x) { return x < vf{} ? -x : x; }
 
 // exp(x) and exp(x) - 1, each to rounding, from exp(x) = 2^n exp(r) with |r| <= ln 2 / 2. Below -87 exp(x) is 0, above 88

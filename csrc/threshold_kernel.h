@@ -17,7 +17,6 @@ KEYSIFT_INLINE double total(vd x) {
   for (int l = 0; l < kHalf; ++l) found += x[l];
   return found;
 }
-KEYSIFT_INLINE vd positive(vd x) { return x > vd{} ? x : vd{}; }
 
 // The largest of n numbers, NaN if any of them is.
 inline float largest(const float* x, int64_t n) {
@@ -182,12 +181,11 @@ inline void differentiate_row(const float* w, float* dw, int64_t n, double tilt,
 
 // The gradient of the order; s as above, dw still the gradient of the weights.
 inline double order_gradient(const float* w, const float* dw, int64_t n, double tilt) {
-  double weight = 0, slope = 0, entropy = 0, by_weight = 0, by_slope = 0, by_entropy = 0;
+  double slope = 0, entropy = 0, by_weight = 0, by_slope = 0, by_entropy = 0;
   for (int64_t j = 0; j < n; ++j) {
     if (w[j] == 0) continue;
     const double each = static_cast<double>(w[j]), d = static_cast<double>(dw[j]);
     const double s = pow(each, 1 - tilt), e = each * log(each);
-    weight += each;
     slope += s;
     entropy += e;
     by_weight += d * each;

@@ -21,6 +21,10 @@ int check(const keysift_threshold_rows* r, const void* numbers) {
   for (int64_t size : {r->matrices, r->rows, r->keys}) {
     if (size < 0 || size > kFarthest) return fail(KEYSIFT_BAD_ARGUMENT, "matrices, rows and keys must be at least 0");
   }
+  int64_t count;
+  if (__builtin_mul_overflow(r->matrices, r->rows, &count) || __builtin_mul_overflow(count, r->keys, &count)) {
+    return fail(KEYSIFT_BAD_ARGUMENT, "matrices x rows x keys is out of range");
+  }
   if (r->seen < -kFarthest || r->seen > kFarthest) return fail(KEYSIFT_BAD_ARGUMENT, "seen is out of range");
   if (r->matrices == 0 || r->rows == 0 || r->keys == 0) return KEYSIFT_OK;
   if (!numbers || !r->orders) return fail(KEYSIFT_BAD_ARGUMENT, "orders, scores, weights and gradients must not be NULL");

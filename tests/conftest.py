@@ -17,8 +17,9 @@ hypothesis.settings.load_profile("house")
 
 
 def pytest_configure() -> None:
-    # A background job of a script ignores Ctrl-C, and so would every process that tests start and interrupt.
+    # A script's background job ignores Ctrl-C and nohup a lost terminal, and so would every process that tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,16 @@ import pytest
 
 from keysift.mechanisms.spec import Mechanism
 
-FEW = {"softmax", "screening", "entmax15", "differential_v1", "softpick", "sigmoid_visible", "screening+value_gate"}
+FEW = {
+    "softmax",
+    "screening",
+    "entmax15",
+    "differential_v1",
+    "rectified_difference",
+    "softpick",
+    "sigmoid_visible",
+    "screening+value_gate",
+}
 M = TypeVar("M", Mechanism, str)
 
 

@@ -91,6 +91,10 @@ def test_infinite_tiles() -> None:
     assert max(sum(limit == float("inf") for limit in store.limits) for store in cache.stores) == 1
     assert cache.lengths == [2000]
     assert all(bool((x != 0).all()) for store in cache.stores for x in store.entries.values()), "every slot is filled"
+    bytes_before = cache.nbytes
+    for _ in range(3):
+        models.decode_after(one.model, cache, 2000)
+    assert (cache.lengths, cache.nbytes) == ([2001], bytes_before), "no token is timed with a copy of the cache"
     assert models.cache_bytes(one, 2000) == pytest.approx(cache.nbytes, rel=0.05)
 
 

@@ -129,6 +129,7 @@ def test_contestants_compute_the_same() -> None:
     whole = torch.cat([part[0][0] for part in dense._parts()], dim=1)
     assert torch.equal(whole, case.leaves[0])
     assert case.window == "windows 2 .. 257"
+    case.keep()
     for fast, again in zip(case.backward(), case.both(), strict=True):
         assert torch.equal(fast, again)
     assert case.forward().shape == (1, 6, 40, 64)

@@ -18,6 +18,7 @@ PROMISES = "tests/mechanisms/test_promises.py"
 GRADIENTS = "tests/mechanisms/test_gradients.py"
 ORACLES = "tests/mechanisms/test_oracles.py"
 ATTEND = "tests/kernels/test_attend.py"
+THRESHOLDS = "tests/kernels/test_thresholds.py"
 
 
 class Fault(NamedTuple):
@@ -165,6 +166,36 @@ FAULTS = [
         "return self.keep_BHTS.new_full((1,), self.keep_BHTS.shape[-1], dtype=torch.int64)",
         ORACLES,
         "step_at_a_time",
+    ),
+    Fault(
+        "a threshold that sees one key less",
+        "kernels/thresholds_cpu.py",
+        "yield Block(some, rows, columns, offset + start + 1)",
+        "yield Block(some, rows, columns, offset + start)",
+        THRESHOLDS,
+    ),
+    Fault(
+        "no gradient for a learned order",
+        "kernels/thresholds_cpu.py",
+        "*found, dorders if learned else None, None, None, None",
+        "*found, None, None, None, None",
+        THRESHOLDS,
+        "alpha_entmax",
+    ),
+    Fault(
+        "keys of the first block only",
+        "kernels/by_rows.py",
+        "if dx is not None and K in to:",
+        "if dx is not None and K in to and rows.start == 0:",
+        "tests/kernels/test_by_rows.py",
+    ),
+    Fault(
+        "a ring read from its first slot",
+        "nn/store.py",
+        'self.entries["v"], self.ring_G2, first, keys)',
+        'self.entries["v"], self.ring_G2, [0] * len(first), keys)',
+        "tests/models/test_rings.py",
+        "same_bits",
     ),
     Fault(
         "a promise claimed",

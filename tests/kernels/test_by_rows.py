@@ -1,6 +1,7 @@
 """Blocks of whole rows agree with the definition in value and every gradient, for every mechanism."""
 
 import math
+import weakref
 from typing import Any
 
 import pytest
@@ -173,3 +174,15 @@ def test_compiles_whole(name: str) -> None:
         lambda q, k, v: attend(name, q, k, v, backend="by_rows"), fullgraph=True, backend="eager", dynamic=False
     )
     torch.testing.assert_close(compiled(q, k, v), attend(name, q, k, v), rtol=1e-5, atol=1e-5)
+
+
+def test_only_what_autograd_saves_stays_alive() -> None:
+    """A checkpointed layer can free its queries then."""
+    q, k, v = (torch.randn(1, 1, 4, 3, requires_grad=True) for _ in range(3))
+    queries = q * 2
+    gone = weakref.ref(queries)
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x.shape, torch.zeros):
+        out = attend("softmax", queries, k, v, backend="by_rows")
+    del queries
+    assert gone() is None
+    assert out.requires_grad

@@ -232,7 +232,7 @@ def test_is_chosen_and_says_why_not() -> None:
     assert explain("screening", q, q, q).backend == "screening_cpu"
     reasons = {
         "it never forms the weights": explain("screening", q, q, q, return_weights=True),
-        "a keep mask was given": explain("screening", q, q, q, keep=torch.ones(8, dtype=torch.bool)),
+        "a keep mask or a bias was given": explain("screening", q, q, q, keep=torch.ones(8, dtype=torch.bool)),
         "torch.float64 is not supported": explain("screening", *(q.double(),) * 3),
         "it computes screening, not softmax": explain("softmax", q, q, q),
         "it computes screening, not screening+value_gate": explain("screening+value_gate", q, q, q),
@@ -245,5 +245,5 @@ def test_is_chosen_and_says_why_not() -> None:
     }
     for reason, choice in reasons.items():
         assert choice.declined["screening_cpu"] == reason
-    with refuses("a keep mask was given"):
+    with refuses("a keep mask or a bias was given"):
         attend("screening", q, q, q, keep=torch.ones(8, dtype=torch.bool), backend="screening_cpu")

@@ -34,7 +34,7 @@ every = pytest.mark.parametrize("mechanism", FAMILY, ids=lambda mechanism: mecha
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight rows of two or three heads."""
+    """Several blocks of rows, and of heads, in every case."""
     monkeypatch.setattr(thresholds_cpu, "PAIRS", 700)
 
 
@@ -140,11 +140,13 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     alpha = torch.tensor([1.3, 1.7]).requires_grad_()
     found = []
     before = torch.get_num_threads()
-    for threads in (1, 3):
-        torch.set_num_threads(threads)
-        out = attend("alpha_entmax", *leaves, scalars={"alpha": alpha}, backend="thresholds_cpu")
-        found.append((out, *torch.autograd.grad(out.sin().sum(), [*leaves, alpha])))
-    torch.set_num_threads(before)
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            out = attend("alpha_entmax", *leaves, scalars={"alpha": alpha}, backend="thresholds_cpu")
+            found.append((out, *torch.autograd.grad(out.sin().sum(), [*leaves, alpha])))
+    finally:
+        torch.set_num_threads(before)
     torch.testing.assert_close(*found, rtol=1e-6, atol=1e-6)  # torch's own products follow the threads
 
 
@@ -245,3 +247,21 @@ def test_every_instruction_set(isa: str) -> None:
     environment = {**os.environ, "KEYSIFT_ISA": isa}
     done = subprocess.run([*command, *only_these], check=False, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_another_default_type_changes_nothing() -> None:
+    leaves = [torch.randn(1, 2, 9, 8).requires_grad_() for _ in range(3)]
+    torch.set_default_dtype(torch.float64)
+    try:
+        out = attend("entmax15", *leaves, backend="thresholds_cpu")
+        found = torch.autograd.grad(out.sum(), leaves)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert {x.dtype for x in (out, *found)} == {torch.float32}
+
+
+def test_sizes_beyond_any_memory_are_refused() -> None:
+    one, orders = torch.ones(1), torch.full((1,), 2.0)
+    rows = ThresholdRows(1 << 30, 1 << 30, 1 << 30, 1, orders.data_ptr())
+    with refuses("matrices x rows x keys is out of range"):
+        native.check(native.library().keysift_threshold_weigh(ctypes.byref(rows), native.pointer(one)))

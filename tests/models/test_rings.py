@@ -7,6 +7,7 @@ from unittest import mock
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from keysift.kernels import native
@@ -15,6 +16,7 @@ from keysift.models.language import LanguageModel
 from keysift.nn import read
 from tests.machine import needs_kernel
 from tests.models.checks import TINY, opened, tokens_for
+from tests.refusals import refuses
 
 pytestmark = needs_kernel
 LONG = 1000
@@ -100,6 +102,38 @@ def test_another_backend_is_obeyed(model: LanguageModel) -> None:
         decoded(model, tokens)
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["bf16, then fp32", "fp32, then bf16"])
+def test_a_cache_of_another_type_is_refused(model: LanguageModel, first: bool) -> None:
+    """Read where it lies, it would be read past its end."""
+    tokens, cache = tokens_for(model, 1, 8), model.cache(1)
+    with torch.no_grad():
+        with torch.autocast("cpu", torch.bfloat16, enabled=first):
+            model(tokens[:, :5], cache=cache)
+        with torch.autocast("cpu", torch.bfloat16, enabled=not first), refuses("must share one floating-point type"):
+            model(tokens[:, 5:6], cache=cache)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script. is deprecated:DeprecationWarning")  # torch's own
+def test_forward_mode_derivatives_are_kept(model: LanguageModel) -> None:
+    tokens = tokens_for(model, 1, 8)
+    table = dict(model.named_parameters())["embedding.weight"].detach()
+    moved = torch.randn(table.shape, generator=torch.Generator().manual_seed(0))
+
+    def tangent() -> Tensor:
+        cache = model.cache(1)
+        with torch.no_grad():
+            model(tokens[:, :7], cache=cache)
+            with forward_ad.dual_level():
+                dual = {"embedding.weight": forward_ad.make_dual(table, moved)}
+                logits = torch.func.functional_call(model, dual, (tokens[:, 7:],), {"cache": cache})
+                found: Tensor = forward_ad.unpack_dual(logits).tangent
+        return found
+
+    found = tangent()
+    with mock.patch.object(read, "reads_rings", return_value=False):
+        torch.testing.assert_close(found, tangent(), rtol=0, atol=0)
+
+
 def test_gradients_and_wrong_rings_are_refused() -> None:
     library, status = native.library(), 1
     one, ring, first = torch.ones(1, 1, 2, 4), torch.tensor([[0, 2]]), torch.zeros(1, dtype=torch.int64)
@@ -120,5 +154,6 @@ def test_gradients_and_wrong_rings_are_refused() -> None:
     assert "ring_first must not be NULL" in forward(ring, None)
     assert "ring 0: 0 rows from row 0 on" in forward(torch.tensor([[0, 0]]), first)
     assert "ring 0: 2 rows from row -1 on" in forward(torch.tensor([[-1, 2]]), first)
+    assert "ring 0: 2 rows from row 2305843009213693952 on" in forward(torch.tensor([[1 << 61, 2]]), first)
     assert "ring_first[0] is -1" in forward(ring, first - 1)
     assert "no gradient flows into a cache" in forward(ring, first, "keysift_backward")

@@ -152,11 +152,24 @@ def test_refusals(file: Path, tmp_path: Path) -> None:
     file.write_text(TINY)
     with refuses("has no run lr=1 of this study"):
         run(Args(out=tmp_path / "out", study=file, again="lr=1"))
+    with refuses("--again makes one run"):
+        run(Args(out=tmp_path / "out", study=file, again="lr=1", processes=2))
+
+
+def test_a_second_run_of_another_study_is_refused(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, config = next(iter(study.first().items()))
+    told = SimpleNamespace(name=name, val_loss=1.0, counts=True, asked={**asked(config), "steps": 10**6})
+    monkeypatch.setattr(carry, "read_records", lambda path: {name: told})
+    with refuses("with steps 1000000, and the study says"):
+        make_again(study, name, tmp_path, tmp_path / "records.jsonl")
 
 
 def test_a_second_run_that_ended_early(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = next(iter(study.first()))
-    monkeypatch.setattr(carry, "read_records", lambda path: {name: SimpleNamespace(val_loss=1.0)})
+    known = SimpleNamespace(val_loss=1.0, counts=True, asked=asked(study.first()[name]))
+    monkeypatch.setattr(carry, "read_records", lambda path: {name: known})
     ends = iter((Outcome(name, None), Outcome(name, None, "the disk is full")))
     monkeypatch.setattr(carry, "sweep", lambda *args, **options: [next(ends)])
     assert make_again(study, name, tmp_path, tmp_path / "records.jsonl") is None

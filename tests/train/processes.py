@@ -41,7 +41,11 @@ def start(*flags: object, processes: int = 1, before: tuple[str, ...] = ()) -> s
 
 
 def finish(process: subprocess.Popen[str], code: int = 0) -> str:
-    _, said = process.communicate(timeout=300)
+    try:
+        _, said = process.communicate(timeout=300)
+    except subprocess.TimeoutExpired:
+        kill(process)
+        raise
     assert process.returncode == code, said[-3000:]
     return said
 

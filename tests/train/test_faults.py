@@ -113,10 +113,11 @@ def test_a_signal_saves_and_leaves(tiny: TrainConfig, tmp_path: Path, number: si
 
 @pytest.mark.slow
 def test_a_run_under_nohup_outlives_its_terminal(tiny: TrainConfig, tmp_path: Path) -> None:
-    config = replace(tiny, steps=40, save_every=40, sample_tokens=0)
+    config = replace(tiny, steps=200, save_every=200, sample_tokens=0)
     file, run = toml(config, tmp_path / "config.toml"), tmp_path / "run"
     process = start("--config", file, "--out", run, before=("nohup",))
     wait_for_steps(run, 2, process)
+    assert process.poll() is None
     process.send_signal(signal.SIGHUP)
     finish(process)
     assert summary(run).state == "finished"

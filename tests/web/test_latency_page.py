@@ -34,6 +34,9 @@ def test_the_longest_length_decides(full: Result) -> None:
     assert [one.word for one in found] == ["not reproduced", "reproduced at this scale", "undecided"]
     assert found[0].claim.startswith("A forward pass over 2,048 tokens takes less time in a Multiscreen, wide than")
     assert found[0].why == "0.60 times as fast, quartiles 0.50 to 0.70"
+    once = (row(64, spread(*[ratio] * 3), what=f"Multiscreen {ratio}") for ratio in (0.4, 0.6, 1.9, 2.1))
+    found_once = [one.word for one in latency_verdicts(replace(full, rows=tuple(once)))]
+    assert found_once == ["not reproduced", "undecided", "undecided", "reproduced at this scale"]
     quick = replace(full, rows=rows, command="keysift bench models --quick")
     assert [one.word for one in latency_verdicts(quick)] == ["undecided"]
 

@@ -47,9 +47,9 @@ class Screening:
         return self._out
 
     def backward(self) -> tuple[Tensor, ...]:
-        """Alone: its forward pass runs once, before the first turn."""
-        out = self.keep() if self._out is None else self._out
-        return torch.autograd.grad(out, self.leaves, self.towards, retain_graph=True)
+        """Alone, after `keep`."""
+        assert self._out is not None, "the forward pass would be timed with it"
+        return torch.autograd.grad(self._out, self.leaves, self.towards, retain_graph=True)
 
     def both(self) -> tuple[Tensor, ...]:
         return torch.autograd.grad(self.run(), self.leaves, self.towards)

@@ -229,7 +229,7 @@ def decoded(sizes: Sizes, able: Mapping[str, Subject], length: int) -> dict[str,
         "reference": filled(able["plain"], sizes.decode_from)
     }
     models = {key: one.model for key, one in able.items()} | {"reference": able["plain"].model}
-    turns: Turns = {key: _partial(decode_one, models[key], cache) for key, cache in caches.items()}
+    turns: Turns = {key: _partial(decode_after, models[key], cache, cache.lengths[0]) for key, cache in caches.items()}
     taken = interleave(turns, sizes.rounds, limit=sizes.limit)
     return {"seconds": taken, "bytes": {key: cache.nbytes for key, cache in caches.items()}}
 
@@ -251,16 +251,23 @@ def cache_bytes(one: Subject, length: int) -> int:
 
 @torch.inference_mode()
 def filled(one: Subject, length: int) -> Cache:
-    """A cache as after `length` tokens. Reading them would take hours; what a key holds does not change the work."""
+    """A cache as after `length` tokens, with room for one more: a token that made the cache grow would be timed with
+    the copy. Reading the tokens would take hours; what a key holds does not change the work."""
     cache = one.model.cache(1, inference=one.inference)
     decode_one(one.model, cache)
     random = torch.Generator().manual_seed(0)
     for store in cache.stores:
-        store._grow(length, store.entries)
+        store._grow(length + 1, store.entries)
         for entries in store.entries.values():
             entries.normal_(generator=random)
     cache.lengths = cache._longest = [length]
     return cache
+
+
+def decode_after(model: LanguageModel, cache: Cache, length: int) -> torch.Tensor:
+    """The token after so many, each time anew."""
+    cache.lengths = cache._longest = [length]
+    return decode_one(model, cache)
 
 
 @torch.inference_mode()

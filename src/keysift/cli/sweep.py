@@ -92,6 +92,8 @@ def _study(args: Args) -> None:
     kept = args.records or args.out / "records.jsonl"
     study = read_study(args.study)
     if args.again is not None:
+        if args.processes > 1:
+            raise ConfigError("--again makes one run; leave out --processes")
         found = make_again(study, args.again, args.out, kept, show=not args.quiet)
         output.print_plain("interrupted; the same command resumes it" if found is None else str(found))
         return

@@ -12,6 +12,7 @@ Letters: B batch, H heads, M maps, T queries, S keys, K key width, V value width
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -91,10 +92,26 @@ def _checkpointed(call: Call, *inputs: Tensor) -> Tensor:
     return torch.cat(done, dim=2)
 
 
+def _outline(call: Call) -> Call:
+    """The call without its numbers, which would stay alive with the graph: shapes, names, and who sees whom."""
+
+    def hollow(x: Tensor) -> Tensor:
+        return x.new_empty(()).expand(x.shape)
+
+    return replace(
+        call,
+        q=hollow(call.q),
+        k=hollow(call.k),
+        v=hollow(call.v),
+        bias=None if call.bias is None else hollow(call.bias),
+        scalars={name: hollow(x) for name, x in call.scalars.items()},
+    )
+
+
 class _ByRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Call, *inputs: Tensor) -> Tensor:
-        ctx.call = call
+        ctx.call = _outline(call)
         ctx.save_for_backward(*inputs)
         out = inputs[0].new_empty(call.q.shape[0], call.heads, call.q.shape[2], call.v.shape[3])
         with _full_precision(out):

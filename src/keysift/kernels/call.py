@@ -138,9 +138,14 @@ def transformed() -> bool:
     return not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None
 
 
+def in_forward_mode() -> bool:
+    """Whether tensors may carry forward-mode derivatives."""
+    return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
+
+
 def has_tangents(call: Call) -> bool:
     """Whether an input carries a forward-mode derivative, which a compiled operator would drop."""
-    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
+    if not in_forward_mode():
         return False
     tensors = (call.q, call.k, call.v, call.bias, *call.scalars.values())
     return any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors)  # type: ignore[no-untyped-call]

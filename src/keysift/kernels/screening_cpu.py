@@ -13,17 +13,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from keysift.core.errors import UnsupportedError
-from keysift.kernels import native
-from keysift.kernels.call import Aligned, Call, Scalars, has_tangents, may_look, transformed
+from keysift.kernels import compiled, native
+from keysift.kernels.call import Aligned, Call, Scalars, in_forward_mode, may_look
 from keysift.kernels.native import Gradients, Problem, View
 from keysift.kernels.positions import Positions
 from keysift.kernels.rings import Rings
 from keysift.mechanisms import screening
 from keysift.mechanisms.spec import Mechanism
-
-FARTHEST = 1 << 59  # the kernel adds positions in 64 bits
-
 
 _TURNING = {(screening.prepare,): 0, (screening.prepare_unturned,): native.NO_ROTATION}
 _NORMING = {(screening.tanh_norm,): 0, (): native.NO_TANH}
@@ -33,25 +29,9 @@ def declines(call: Call, return_weights: bool) -> str | None:
     flags = _flags(call.mechanism)
     if flags is None:
         return f"it computes screening, not {call.mechanism.name}"
-    if return_weights:
-        return "it never forms the weights"
-    if call.q.device.type != "cpu":
-        return f"the tensors are on {call.q.device.type}"
-    if call.q.dtype not in native.DTYPES:
-        return f"{call.q.dtype} is not supported"
     if call.q.shape[3] < 2 and not flags & native.NO_ROTATION:
         return "the rotation needs a key width of at least 2"
-    if call.keep is not None:
-        return "a keep mask was given"
-    if transformed():
-        return "it is a compiled operator, which torch.func cannot transform"
-    if has_tangents(call):
-        return "it has no forward-mode derivative"
-    if not call.positions.consecutive and call.positions.pieces is None:
-        return "positions were given one by one, not as runs that count up"
-    if abs(call.positions.offset) > FARTHEST:
-        return f"queries and keys are more than {FARTHEST:.0e} positions apart"
-    return None
+    return compiled.declines(call, return_weights)
 
 
 class Inputs(NamedTuple):
@@ -90,6 +70,7 @@ def reads_rings(mechanism: Mechanism, q: Tensor, scalars: Scalars) -> bool:
         and q.dtype in native.DTYPES
         and (q.shape[3] > 1 or bool(flags & native.NO_ROTATION))
         and not torch.is_grad_enabled()
+        and not in_forward_mode()
         and may_look()
     )
 
@@ -99,10 +80,10 @@ def run_rings(mechanism: Mechanism, q: Tensor, rings: Rings, scalars: Mapping[st
     heads = len(rings.ring_G2)
     k, v = (x[:, None].expand(-1, heads, -1, -1) for x in (rings.k_BRK, rings.v_BRV))
     inputs = _inputs(mechanism, (q, k, v), scalars, at)
-    first = torch.tensor(rings.first)
+    first = torch.tensor(rings.first, device="cpu")
     problem = _problem(inputs)
     problem.keys, problem.ring, problem.ring_first = rings.keys, rings.ring_G2.data_ptr(), first.data_ptr()
-    u = torch.empty(*q.shape[:3], v.shape[3], dtype=q.dtype)
+    u = q.new_empty(*q.shape[:3], v.shape[3])
     native.check(native.library().keysift_forward(ctypes.byref(problem), ctypes.byref(View.of(u)), None, None))
     return u
 
@@ -215,11 +196,4 @@ def _differentiate(ctx: torch.autograd.function.FunctionCtx, du: Tensor, *unused
 _screening.register_autograd(_differentiate, setup_context=_keep)
 
 
-def _only_once(ctx: torch.autograd.function.FunctionCtx, *unused: Tensor) -> tuple[Tensor | None, ...]:
-    raise UnsupportedError(
-        "the compiled kernel gives first derivatives only; for second ones pass backend='dense', "
-        "or run the model within keysift.kernels.attend.only('dense')"
-    )
-
-
-_screening_backward.register_autograd(_only_once)
+_screening_backward.register_autograd(compiled.only_once)

@@ -159,7 +159,7 @@ def _thresholds_backward(dout: Tensor, learned: bool, *inputs: Any) -> tuple[Ten
     """Gradients of q, k, v and, where learned, of the orders."""
     x = Inputs(*inputs)
     work, towards = Work(x), dout.flatten(0, 1)
-    dq, dk, dv = (torch.zeros(each.shape) for each in (work.q, work.k, work.v))
+    dq, dk, dv = (each.new_zeros(each.shape) for each in (work.q, work.k, work.v))
     dorders = torch.zeros(len(work.orders), dtype=torch.float64)
     rooms = work.room(), work.room()
     for block in _blocks(x):

@@ -59,6 +59,10 @@ class Store:
     def nbytes(self) -> int:
         return sum(tensor.nbytes for tensor in self.entries.values())
 
+    def carries(self, dtype: torch.dtype) -> bool:
+        """Whether entries are kept in this type; the first ones decide."""
+        return all(tensor.dtype == dtype for tensor in self.entries.values())
+
     def slots_of(self, tokens: int) -> int:
         """Entries held for one row of so many tokens."""
         return sum(int(min(limit, tokens)) for limit in self.limits)

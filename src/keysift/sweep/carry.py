@@ -5,6 +5,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,7 @@ def carry_out(
             made.extend(sweep(missing, out, processes=processes, show=show, on_over=keep))
         return all(name in known for name in runs)
 
-    def figure(name: str) -> float | None:
-        return known[name].val_loss if known[name].counts else None
-
+    figure = partial(_figure, known)
     if go_on(study.first()) and go_on(study.then(figure)):
         for name, config in study.then(figure).items():
             if known[name].counts and set(known[name].measures) != set(study.plan.measure):
@@ -63,13 +62,19 @@ def carry_out(
     return known, made
 
 
+def _figure(known: dict[str, Record], name: str) -> float | None:
+    """What decides the best point of a contestant."""
+    return known[name].val_loss if name in known and known[name].counts else None
+
+
 def make_again(study: Study, name: str, out: Path, kept: Path, *, show: bool = True) -> Repeat | None:
     """The run of that name, recorded in `again` beside `kept`; None if it was interrupted."""
     known = read_records(kept)
-    runs = {**study.first(), **study.then(lambda one: known[one].val_loss if one in known else None)}
+    runs = {**study.first(), **study.then(partial(_figure, known))}
     if name not in known or name not in runs:
         names = "\n  ".join(one for one in known if one in runs)
         raise ConfigError(f"{kept} has no run {name} of this study; choose one of\n  {names}")
+    refuse_another(known[name], asked(runs[name]), kept)
     (outcome,) = sweep({name: runs[name]}, out, processes=1, show=show)
     if outcome.said:
         raise TrainingError(f"{name} failed: {outcome.said}")
@@ -78,7 +83,7 @@ def make_again(study: Study, name: str, out: Path, kept: Path, *, show: bool = T
     measures = measured(out / name, study.plan) if known[name].measures else {}
     again = record(name, out / name, asked(runs[name]), measures)
     if again.sessions[0] == known[name].sessions[0]:
-        raise ConfigError(f"{out / name} is the recorded run itself; choose another --out")
+        raise ConfigError(f"{out / name} is the recorded run itself; choose another --out, with --records {kept}")
     file = kept.parent / AGAIN / kept.name
     write_records(file, {**read_records(file), name: again}.values())
     return Repeat(again, list(known.values()))

@@ -110,7 +110,7 @@ def worse_without(found: Sequence[Group], whole: str = "Multiscreen") -> list[Ve
     verdicts = []
     for part in ("RoPE", "no position", "no TanhNorm", "no gate", "r = 1"):
         claim = f"Screening is worse with {part}"
-        other = _named(found, f"{whole}, {part}") or _named(found, f"Multiscreen, {part}")
+        other = _named(found, f"{whole if part != 'r = 1' else 'Multiscreen'}, {part}")
         if mine is None or other is None or mine.losses is None or other.losses is None:
             verdicts.append(missing(claim, "both"))
             continue

@@ -16,6 +16,7 @@ LEFT, RIGHT, TOP, BELOW = 62, 28, 26, 46
 LEGEND_ROW = 19
 _LONGEST_NAME = 62  # letters that fit in the legend
 _DASHES = ("6 3", "2 3", "8 3 2 3")
+EMPTY = "<p>no numbers yet</p>"
 FILE_STYLE = "svg { background: var(--page); } .tick { fill: var(--soft); } .grid { stroke: var(--line); }"
 
 
@@ -79,7 +80,7 @@ def chart(
     ends = [end for line in drawn for bar in line.bars for end in bar]
     values = [p[1] for line in drawn for p in line.points] + ends + ([level[0]] if level else [])
     if not values:
-        return "<p>no numbers yet</p>"
+        return EMPTY
     across = _scale([a for line in drawn for a in (*(p[0] for p in line.points), *line.lost)], x)
     up = _scale(values, y)
     parts = [_axes(across, up, x, y)]

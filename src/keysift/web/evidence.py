@@ -36,9 +36,10 @@ def rendered(results: Path, recipes: Path) -> dict[str, str]:
         records = list(read_records(kept / f"{one.study}.jsonl").values())
         again = list(read_records(kept / AGAIN / f"{one.study}.jsonl").values())
         planned = read_plan(recipes / f"{one.study}.toml").runs
-        if records:
-            files[f"{one.key}.svg"] = figure(one, groups(records))
-        files[f"{one.key}.md"] = page(one, records, again, planned)
+        drawing = figure(one, groups(records))
+        if drawing is not None:
+            files[f"{one.key}.svg"] = drawing
+        files[f"{one.key}.md"] = page(one, records, again, planned, drawn=drawing is not None)
         entries[one.key] = [
             row(verdict.claim, verdict.word, f"[{one.title}]({one.key}.md)", f"`{command(one)}`")
             for verdict in one.decide(groups(records))
@@ -59,13 +60,14 @@ def command(one: Page) -> str:
     )
 
 
-def page(one: Page, records: Sequence[Record], again: Sequence[Record], planned: int) -> str:
+def page(one: Page, records: Sequence[Record], again: Sequence[Record], planned: int, *, drawn: bool) -> str:
     found = groups(records)
     lines = [f"# {one.title}", ""]
     lines += [f"- **{verdict.claim}: {verdict.word}** ({verdict.why})" for verdict in one.decide(found)]
     lines += ["", f"Decided so: {one.rule}. A larger run would have to show {one.larger}.", ""]
     if records:
-        lines += [f"![{one.title}]({one.key}.svg)", "", *tables(one, found), "", _provenance(records, planned), ""]
+        lines += [f"![{one.title}]({one.key}.svg)", ""] if drawn else []
+        lines += [*tables(one, found), "", _provenance(records, planned), ""]
     lines += [f"Made a second time: {Repeat(record, records)}.\n" for record in again]
     lines += ["```sh", command(one), "```"]
     return "\n".join(lines) + "\n"

@@ -4,13 +4,14 @@ from collections.abc import Callable, Sequence
 
 from keysift.sweep.groups import Group, at_best
 from keysift.sweep.pages import Page
-from keysift.web.chart import Axis, Line, as_file, chart
+from keysift.web.chart import EMPTY, Axis, Line, as_file, chart
 
 RATIOS = (1, 2, 4, 8, 16, 32, 64)
 POSITIONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 
-def figure(one: Page, found: Sequence[Group]) -> str:
+def figure(one: Page, found: Sequence[Group]) -> str | None:
+    """None where there is nothing to draw."""
     draw: dict[str, Callable[[Sequence[Group]], str]] = {
         "lengths": _lengths,
         "rates": _rates,
@@ -18,7 +19,8 @@ def figure(one: Page, found: Sequence[Group]) -> str:
         "sizes": _sizes,
         "positions": _positions,
     }
-    return as_file(draw[one.figure](found))
+    drawing = draw[one.figure](found)
+    return None if drawing == EMPTY else as_file(drawing)
 
 
 def _lengths(found: Sequence[Group]) -> str:

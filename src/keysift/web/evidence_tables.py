@@ -77,7 +77,7 @@ def _windows(found: Sequence[Group]) -> list[str]:
     if not lines:
         return []
     return [
-        "The longest window of each run, in tokens; it starts at 257:",
+        "The longest window each run has learned, in tokens:",
         "",
         *head("model", "rate", "by seed"),
         *lines,

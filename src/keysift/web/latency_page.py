@@ -10,9 +10,11 @@ from keysift.web.evidence_tables import head, row
 
 KEY, TITLE = "e4-latency", "E4: latency by context"
 STEPS = {"forward": "a forward pass over {:,} tokens takes", "decode": "a token decoded at a context of {:,} takes"}
+CLEAR = 2.0
 RULE = (
-    "the quartiles of the ratio lie on one side of 1, at the longest length timed; a quick record decides nothing, and "
-    "models are as initialised, so windows and acceptances are not learned ones"
+    f"at the longest length timed the quartiles of the ratio lie on one side of 1 or, where a pass takes minutes and "
+    f"has one turn, the ratio is beyond {CLEAR:g}; a quick record decides nothing, and models are as initialised, so "
+    f"windows and acceptances are not learned ones"
 )
 LARGER = "the same on a GPU and with trained models: the paper reports 2.3 times at 100,000 tokens"
 
@@ -37,9 +39,11 @@ def latency_verdicts(bench: Result | None) -> list[Verdict]:
 
 def _word(one: Row, *, quick: bool) -> Word:
     assert one.speedup is not None
-    if quick or one.speedup.low <= 1 <= one.speedup.high:
+    ratio = one.speedup
+    low, high = (ratio.low / CLEAR, ratio.high * CLEAR) if ratio.low == ratio.high else (ratio.low, ratio.high)
+    if quick or low <= 1 <= high:
         return "undecided"
-    return "reproduced at this scale" if one.speedup.low > 1 else "not reproduced"
+    return "reproduced at this scale" if low > 1 else "not reproduced"
 
 
 def _ratio(one: Row) -> str:
