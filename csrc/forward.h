@@ -121,7 +121,8 @@ struct Forward {
     const int64_t to = smaller<int64_t>(piece.keys, at + count);
     alignas(64) float scores[kBatch * kBlock] = {};
     uint64_t passed[kBatch];
-    for (block_key = from / kBlock * kBlock; block_key < to; block_key += kBlock) {
+    // Where the window begins after the last key, from and to may share a block.
+    for (block_key = from / kBlock * kBlock; block_key < to && from < to; block_key += kBlock) {
       const int there = existing(piece, block_key);
       const KeySpan needed{static_cast<int>(larger<int64_t>(0, from - block_key)),
                            static_cast<int>(smaller<int64_t>(there, to - block_key))};

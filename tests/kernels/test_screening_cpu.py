@@ -119,6 +119,24 @@ def test_positions_far_out(start: int) -> None:
     agrees(given(20, 40, window=[3.5, 70.0]), positions=Positions.counted(20, 40, start=start))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("keys", [1, 33, BLOCK, 91])
+@pytest.mark.parametrize("gap", [0, 1, 19, 20, 33, BLOCK, 200])
+def test_queries_far_after_the_last_key(gap: int, keys: int, dtype: torch.dtype) -> None:
+    """Some keys, or all of them, lie behind the windows: nothing of them is read, and nothing else either."""
+    leaves = [torch.randn(1, 2, n, 8).to(dtype).requires_grad_() for n in (7, keys, keys)]
+    options: Any = {
+        "scalars": {"window": torch.tensor([3.5, 20.0]), "acceptance": 0.9},
+        "positions": Positions(queries=7, keys=keys, first=keys + gap, key_first=0),
+    }
+    found = {}
+    for backend in ("screening_cpu", "dense"):
+        out = attend("screening", *leaves, backend=backend, **options)
+        found[backend] = (out, *torch.autograd.grad(out.sum(), leaves))
+    torch.testing.assert_close(*found.values())
+    assert bool(found["dense"][0].any()) == (gap < 19) or keys == 1
+
+
 def test_every_batch_row_at_its_own_position() -> None:
     """As in a cache of rows of 40 and 33 tokens, of which the last 20 are new."""
     tokens = Positions.padded([0, 0], 20, start=[30, 1000])
