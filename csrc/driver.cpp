@@ -56,11 +56,11 @@ void run(const Case& c) {
   fill(&du, c.dtype, &random, 0.0f);
   const size_t batch = static_cast<size_t>(c.batch), tiles = static_cast<size_t>(c.tiles);
   const size_t rows = batch * tiles * static_cast<size_t>(c.queries);
-  // The first row whole; the second with a gap, two pieces, and nothing at its end.
+  // The first row whole; the second with a gap, two pieces, of which one stands far after its keys, and nothing at its end.
   const int64_t queries = c.queries / 3, keys = c.keys / 3;
   std::vector<keysift_piece> pieces{{0, 0, c.queries, 0, c.keys, c.keys - c.queries},
                                     {1, queries / 2, queries, keys / 2, keys, keys - queries},
-                                    {1, queries / 2 + queries, queries, keys / 2 + keys, keys, 5}};
+                                    {1, queries / 2 + queries, queries, keys / 2 + keys, keys, keys + 25}};
   const std::vector<float> window(tiles, c.window), acceptance(tiles, c.acceptance);
   std::vector<float> norm(rows), h(rows * static_cast<size_t>(c.value_width));
   std::vector<double> dwindow(tiles), dreach(tiles), dacceptance(tiles);
@@ -101,7 +101,7 @@ void run_sums(const Case& c, int32_t kind) {
   const int64_t queries = c.queries / 3, keys = c.keys / 3;
   std::vector<keysift_piece> pieces{{0, 0, c.queries, 0, c.keys, c.keys - c.queries},
                                     {1, queries / 2, queries, keys / 2, keys, keys - queries},
-                                    {1, queries / 2 + queries, queries, keys / 2 + keys, keys, 5}};
+                                    {1, queries / 2 + queries, queries, keys / 2 + keys, keys, keys + 25}};
   const keysift_sums_problem problem{c.batch, c.tiles, c.queries, c.keys, c.key_width, c.value_width, kind, 0.5f, 1e-8f, q.view,
                                      k.view, v.view, pieces.data(), c.pieces ? 3 : -1, c.keys - c.queries,
                                      kind == KEYSIFT_SIGMOID ? shift.data() : nullptr};
