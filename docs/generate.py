@@ -28,8 +28,8 @@ FILES = {f"docs/picture-{scheme}.svg": f"keysift play --picture {scheme}" for sc
 
 
 def pages() -> list[Path]:
-    folders = (ROOT, ROOT / "checkpoints")
-    return [*(page for folder in folders for page in sorted(folder.glob("*.md"))), *sorted((ROOT / "docs").rglob("*.md"))]
+    found = ROOT.glob("*.md"), (ROOT / "checkpoints").glob("*.md"), (ROOT / "docs").rglob("*.md")
+    return [page for part in found for page in sorted(part)]
 
 
 def regenerate(text: str) -> str:
