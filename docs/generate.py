@@ -18,6 +18,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
@@ -27,7 +28,8 @@ FILES = {f"docs/picture-{scheme}.svg": f"keysift play --picture {scheme}" for sc
 
 
 def pages() -> list[Path]:
-    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+    found = ROOT.glob("*.md"), (ROOT / "checkpoints").glob("*.md"), (ROOT / "docs").rglob("*.md")
+    return [page for part in found for page in sorted(part)]
 
 
 def regenerate(text: str) -> str:
@@ -72,6 +74,28 @@ def index() -> str:
     return "\n".join(lines)
 
 
+def counts() -> str:
+    """Two entries of README's list: how many mechanisms there are, and how many claims about screening held."""
+    from keysift.mechanisms import MECHANISMS
+    from keysift.mechanisms.spec import Promise
+    from keysift.sweep.groups import Word, groups
+    from keysift.sweep.pages import PAGES
+    from keysift.sweep.records import read_records
+    from keysift.web.latency_page import latency_verdicts, read_latency
+
+    verdicts = latency_verdicts(read_latency(RESULTS / "models.json"))
+    for one in PAGES:
+        verdicts += one.decide(groups(list(read_records(RESULTS / "evidence" / f"{one.study}.jsonl").values())))
+    words = [verdict.word for verdict in verdicts]
+    came_out = ", ".join(f"{words.count(word)} {word}" for word in get_args(Word))
+    return (
+        f"- Mechanisms: {len(MECHANISMS.names())}, each with a verdict on {len(Promise)} promises "
+        f"([table](docs/mechanisms/README.md)).\n"
+        f"- Evidence: of {len(words)} claims about screening, tried on one machine, {came_out} "
+        f"([table](docs/results/README.md))."
+    )
+
+
 def _entry(page: Path) -> str:
     title = page.read_text().split("\n", 1)[0].removeprefix("# ")
     return f"- [{title}]({page.relative_to(ROOT / 'docs')})"
@@ -79,6 +103,8 @@ def _entry(page: Path) -> str:
 
 if __name__ == "__main__" and sys.argv[1:] == ["--index"]:
     sys.stdout.write(index() + "\n")
+elif __name__ == "__main__" and sys.argv[1:] == ["--counts"]:
+    sys.stdout.write(counts() + "\n")
 elif __name__ == "__main__":
     for name, text in evidence().items():
         (RESULTS / name).write_text(text)

@@ -52,7 +52,7 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: p
     with monkeypatch.context() as patch:
         patch.setattr(demo_recall, "_ask", interrupt)
         assert _main(argv) == 130
-    assert f"To go on: keysift demo --out {out} --steps 2" in capsys.readouterr().err
+    assert f"To resume: keysift demo --out {out} --steps 2" in capsys.readouterr().err
     assert not (out / "report.html").exists()
     assert _main(argv) == 0
     said = capsys.readouterr().out
@@ -73,5 +73,5 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: p
 def test_a_run_that_failed_says_why_and_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failed = [Outcome("multiscreen", None, "the disk is full")]
     monkeypatch.setattr(demo_recall, "sweep", lambda *args, **options: failed)
-    with refuses("multiscreen failed: the disk is full; to go on: keysift demo"):
+    with refuses("multiscreen failed: the disk is full; to resume: keysift demo"):
         demo_recall.recall_demo(tmp_path / "demo", steps=2, json=False, named=False)

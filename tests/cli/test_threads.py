@@ -56,6 +56,13 @@ def test_threads_is_read_anywhere_and_only_where_it_means_something() -> None:
             choose_threads(wrong)
 
 
+def test_help_says_threads_once_and_with_each_verb_that_computes(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv, times in ((["--help"], 1), (["check", "--help"], 1), (["train", "--help"], 1), (["runs", "--help"], 0)):
+        with pytest.raises(SystemExit):
+            cli.parse(argv)
+        assert capsys.readouterr().out.count("--threads N") == times, argv
+
+
 def test_verbs_are_read_without_torch() -> None:
     """Else the number of threads would come too late."""
     said = "import sys; from keysift.cli.main import parse; parse(['train']); sys.exit('torch' in sys.modules)"

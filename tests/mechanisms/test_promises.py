@@ -1,4 +1,4 @@
-"""Every mechanism x every promise: what is promised is proven, what is not promised is refuted."""
+"""Every mechanism x every promise: no input tried breaks what is promised; what is not promised is refuted."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ WRAPPED = ["screening+value_gate", "screening+output_gate", "differential_v1+val
 ALL = [*MECHANISMS, *map(find, WRAPPED)]
 
 
-# Rounding decides nothing new for most pairs: `make check` proves in fp64, `make test` in both.
+# Rounding decides nothing new for most pairs: `make check` tries fp64, `make test` both.
 DTYPES = [pytest.param(torch.float64, id="fp64"), pytest.param(torch.float32, id="fp32", marks=pytest.mark.slow)]
 
 

@@ -25,7 +25,7 @@ class Common:
     json: bool = False
     """Print JSON."""
     out: Path | None = None
-    """Also write the JSON here, and beside it an SVG where there is a plot. What was stopped goes on from here."""
+    """Also write the JSON here, and beside it an SVG where there is a plot. What was stopped resumes from here."""
 
 
 _COMMON = {field.name for field in fields(Common)}

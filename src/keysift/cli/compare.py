@@ -28,7 +28,7 @@ class Args:
     batch: int = 1
     """Texts at a time, padded on the left."""
     sample: int = 16
-    """Rows of each context bucket that get the dear diagnostics."""
+    """Rows of each context bucket that get the expensive diagnostics."""
 
 
 def run(args: Args) -> None:
@@ -91,7 +91,7 @@ def show(records: "list[Record]") -> None:
     for record in records:
         lines.add_column(escape(shown(record.model.name)), justify="right")
     losses = (sum(text.loss for text in record.texts) / len(record.texts) for record in records)
-    lines.add_row("loss, nats a token", *(f"{loss:.3f}" for loss in losses))
+    lines.add_row("loss, nats per token", *(f"{loss:.3f}" for loss in losses))
     for name, title in ROWS:
         means = (mean(record.heads, name) for record in records)
         lines.add_row(title, *("" if value is None else f"{value:.3g}" for value in means))

@@ -55,7 +55,7 @@ def _demo(folder: Path, steps: int, command: str, *, json: bool) -> int:
     outcomes = sweep(configs, folder, processes=processes)
     failed = [one for one in outcomes if one.said]
     if failed:
-        raise TrainingError(f"{failed[0].name} failed: {failed[0].said}; to go on: {command}")
+        raise TrainingError(f"{failed[0].name} failed: {failed[0].said}; to resume: {command}")
     made = {one.name: one.summary for one in outcomes if one.summary is not None}
     if any(one.state != "finished" for one in made.values()) or len(made) < len(configs):
         return _interrupted(command)
@@ -89,7 +89,7 @@ def _ask(run: Path, beyond: verbs.Beyond) -> Retrieval:
 
 
 def _interrupted(command: str) -> int:
-    output.print_note(f"stopped; everything so far is saved. To go on: {command}")
+    output.print_note(f"stopped; everything so far is saved. To resume: {command}")
     return 130
 
 

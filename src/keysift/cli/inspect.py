@@ -35,7 +35,7 @@ class Args:
     maps: Path | None = None
     """Also write the relevance maps of the first text here, for `keysift play` (docs/playground.md)."""
     sample: int = 16
-    """Rows of each context bucket that get the dear diagnostics."""
+    """Rows of each context bucket that get the expensive diagnostics."""
     swap: tuple[str, ...] = ()
     """Also weigh the model's own scores with these mechanisms, without retraining."""
     each_head: bool = False
@@ -109,7 +109,7 @@ def show(record: "Record") -> None:
     out = console()
     out.print(lines)
     for text in record.texts:
-        out.print(f"{shown(text.name)}: {text.tokens} tokens, loss {text.loss:.3f} nats a token")
+        out.print(f"{shown(text.name)}: {text.tokens} tokens, loss {text.loss:.3f} nats per token")
     for finding in record.findings:
         out.print(f"- {finding}")
 

@@ -49,7 +49,11 @@ _MODULES = {"import": "import_model"}  # a reserved word is no name of a module
 COMPUTING = ("check", "train", "generate", "demo", "bench", "sweep", "eval", "report", "inspect", "compare", "doctor")
 _BUSY = Busy()
 PLUGINS = "KEYSIFT_PLUGINS"
-_ABOUT = "Attention that can say no. --plugin MODULE, anywhere, imports a module with mechanisms of your own."
+_THREADS = "--threads N computes with N threads; by default as many as there are free cores."
+_ABOUT = (
+    "Attention that can say no. --plugin MODULE, anywhere, imports a module with mechanisms of your own. "
+    f"Verbs that compute: {_THREADS}"
+)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -85,7 +89,7 @@ def _parse(argv: list[str]) -> Any:
     # The summary in --help is the first line of each verb's docstring: no second list to keep.
     union: Any = Union[  # noqa: UP007
         tuple(
-            Annotated[module.Args, tyro.conf.subcommand(verb, description=_about(verb, module))]
+            Annotated[module.Args, tyro.conf.subcommand(verb, description=_about(verb, module, argv[:1] == [verb]))]
             for verb, module in verbs.items()
         )
     ]
@@ -95,16 +99,16 @@ def _parse(argv: list[str]) -> Any:
         return tyro.cli(union, prog="keysift", description=_ABOUT, args=argv, config=flags)
     # Flags of these verbs change what a file or an old run says, so they start from it.
     module, rest = verbs[argv[0]], argv[1:]
-    about = _about(argv[0], module)
+    about = _about(argv[0], module, True)
     return tyro.cli(
         module.Args, prog=f"keysift {argv[0]}", description=about, args=rest, default=own(rest), config=flags
     )
 
 
-def _about(verb: str, module: ModuleType) -> str:
-    if verb not in COMPUTING:
-        return module.__doc__ or ""
-    return f"{module.__doc__}\n\n--threads N computes with N threads; by default as many as there are free cores."
+def _about(verb: str, module: ModuleType, asked: bool) -> str:
+    """The help of a verb that was asked for, or its entry in the list of all, which says --threads once at its top."""
+    text = module.__doc__ or ""
+    return f"{text}\n\n{_THREADS}" if asked and verb in COMPUTING else text
 
 
 def choose_threads(argv: list[str]) -> tuple[list[str], Choice | None]:

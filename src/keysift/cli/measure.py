@@ -67,7 +67,7 @@ def loss(do: verbs.Loss, making: Making) -> Measured:
         {"token": i + 1, "id": int(token), "nats": float(x)}
         for i, (token, x) in enumerate(zip(ids[1:], each, strict=True))
     ]
-    short = [{"tokens": record.tokens, "nats a token": f"{nats:.4f}", "bits a byte": f"{bits:.4f}"}]
+    short = [{"tokens": record.tokens, "nats per token": f"{nats:.4f}", "bits per byte": f"{bits:.4f}"}]
     return Measured("loss", record, rows, about(subject), table=short)
 
 

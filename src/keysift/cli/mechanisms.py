@@ -15,7 +15,7 @@ class Args:
     json: bool = False
     """Print JSON."""
     markdown: bool = False
-    """Print a Markdown table, as in the documentation."""
+    """Print a Markdown table, as in the documentation, and of the table of all what each column means."""
 
 
 def run(args: Args) -> None:
@@ -77,7 +77,7 @@ def _table(chosen: list[Any]) -> None:
     from keysift.mechanisms.spec import Promise
 
     console = output.console()
-    table = output.table("What each mechanism promises (●: proven by the tests, ·: refuted by them)")
+    table = output.table("What each mechanism promises (●: kept in every test, ·: refuted by a test)")
     table.add_column("mechanism", no_wrap=True)
     for number, _ in enumerate(Promise, 1):
         table.add_column(str(number), justify="center")
@@ -125,7 +125,7 @@ def _markdown_table(chosen: list[Any]) -> str:
     for mechanism in chosen:
         cells = " | ".join("●" if promise in mechanism.holds else "·" for promise in Promise)
         lines.append(f"| [`{mechanism.name}`]({mechanism.page}.md) | {cells} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *(f"- *{promise.label}*: {promise.value}" for promise in Promise)])
 
 
 def _markdown_pages(chosen: list[Any]) -> str:

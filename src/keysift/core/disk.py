@@ -1,4 +1,4 @@
-"""Files that survive a crash: brought to disk before they count, and whole or not there at all."""
+"""Files that survive a crash: fsynced before they count, and whole or not there at all."""
 
 import ctypes
 import errno

@@ -34,4 +34,4 @@ class DisagreementError(KeysiftError):
 
 
 class TrainingError(KeysiftError):
-    """A run that cannot go on: a loss that is no number, a checkpoint that cannot be written."""
+    """A run that cannot continue: a non-finite loss, a checkpoint that cannot be written."""

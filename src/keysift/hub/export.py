@@ -118,11 +118,10 @@ def _origin(file: Path) -> str:
 def _results(found: Summary | None) -> str:
     if found is None or found.val_loss is None:
         return "None are recorded."
-    bits = "" if found.bits_per_byte is None else f", {found.bits_per_byte:.3f} bits a byte"
+    bits = "" if found.bits_per_byte is None else f", {found.bits_per_byte:.3f} bits per byte"
     step = found.validations[-1][0]
-    return (
-        f"Validation loss {found.val_loss:.4f} nats a token{bits}, on held-out text of the same source at step {step}."
-    )
+    loss = f"{found.val_loss:.4f} nats per token{bits}"
+    return f"Validation loss {loss}, on held-out text of the same source at step {step}."
 
 
 def _table(values: dict[str, Any]) -> str:

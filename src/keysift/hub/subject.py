@@ -119,7 +119,7 @@ def open_pretrained(where: str) -> Pretrained:
                 f"{where} is neither a keysift model, nor a local Hugging Face directory, nor a name that can be "
                 f"downloaded ({_first_line(error)})"
             ) from error
-    if found["missing_keys"]:  # transformers would go on with random numbers in their place
+    if found["missing_keys"]:  # transformers would continue with random numbers in their place
         missing = sorted(found["missing_keys"])
         raise DataError(f"{where} lacks {len(missing)} of its weights, {missing[0]} among them; copy it again")
     return Pretrained(model, tokenizer, path.name if path.exists() else where)

@@ -1,7 +1,7 @@
 """Means of row diagnostics by head and by how many keys the row sees, gathered a block at a time.
 
-Every row enters the cheap diagnostics (rows.py). The dear ones (geometry.py, sensitivity.py) look at `sample` rows of
-each context bucket, evenly spaced. Buckets are powers of two: bucket k holds rows that see 2^k to 2^(k+1) - 1 keys.
+Every row enters the cheap diagnostics (rows.py). The expensive ones (geometry.py, sensitivity.py) look at `sample` rows
+of each context bucket, evenly spaced. Buckets are powers of two: bucket k holds rows that see 2^k to 2^(k+1) - 1 keys.
 
 Letters: H heads, T queries of a block, Q chosen queries, S keys.
 """

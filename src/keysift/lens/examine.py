@@ -46,7 +46,7 @@ def inspect(
     """The record of a model on texts, `batch` of them at a time.
 
     tokens     read only so many tokens of each text
-    sample     rows of each context bucket that get the dear diagnostics (collect.py)
+    sample     rows of each context bucket that get the expensive diagnostics (collect.py)
     tests      also run the tests of relative relevance
     each_head  in them, also search the fewest keys each head needs: several runs of the model for each head
     swap       mechanisms that weigh the model's own scores instead, for comparison

@@ -39,7 +39,7 @@ class About:
 class Text:
     name: str
     tokens: int
-    loss: float  # nats a token
+    loss: float  # nats per token
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,7 +46,7 @@ def next_tokens(ids: Sequence[int]) -> list[int]:
 
 
 def losses(subject: Subject, logits: Sequence[Tensor], texts: Sequence[Sequence[int]]) -> list[float]:
-    """Mean loss of each text, in nats a token that is to be predicted."""
+    """Mean loss of each text, in nats per token that is to be predicted."""
     return [
         float(torch.nn.functional.cross_entropy(found.float(), torch.tensor(subject.targets(ids))))
         for found, ids in zip(logits, texts, strict=True)
@@ -78,7 +78,7 @@ class Sample:
             self.subject.run(texts, visit)
 
     def loss(self, visit: Visit = look_away) -> float:
-        """Mean of the texts' losses, in nats a token."""
+        """Mean of the texts' losses, in nats per token."""
         found = [
             loss for texts in self.batches() for loss in losses(self.subject, self.subject.run(texts, visit), texts)
         ]

@@ -6,7 +6,7 @@
     Softmax        w = gain (softmax(factor x) - share softmax(y) - level)      one pass for each softmax
     Threshold      w = max((order - 1) x - tau, 0)^(1/(order-1))  tau first, from the whole row; then one pass
     TwoSoftmaxes   w = combine(softmax(x), softmax(y))            both normalisers first, then one pass
-    RowMap         w = weigh(x, [y,] keep)                        anything else; only the dense definition runs it
+    RowMap         w = weigh(x, [y,] keep)                        anything else; whole rows at a time
 
 The fields are plain functions of tensors; they name the scalars they need as keyword-only parameters. They know of no
 mask: scores of keys that take no part arrive as 0, their weights are set to 0 by the caller, and sums over a row leave

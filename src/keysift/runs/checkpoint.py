@@ -6,7 +6,7 @@ checkpoints/step-00000100/   config.json, model.safetensors and the tokenizer: l
     manifest.json            size and sha256 of every file above; a checkpoint without it does not exist
 checkpoints/last             a link to the newest
 
-All is written to a folder beside, brought to disk and then renamed.
+All is written to a folder beside, fsynced and then renamed.
 """
 
 import hashlib

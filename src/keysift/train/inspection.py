@@ -47,5 +47,5 @@ def inspect(
     for what, work in (("sample", write_sample), ("inspection of the heads", write_heads)):
         try:
             work()
-        except Exception as error:  # whatever it was, the checkpoint is saved and the run goes on
+        except Exception as error:  # whatever it was, the checkpoint is saved and the run continues
             say(f"warning: the {what} of step {step} failed ({error}); the checkpoint is saved")

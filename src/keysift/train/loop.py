@@ -1,7 +1,7 @@
 """The training loop: from a config to a run directory, on one process or many, stopped and resumed at will.
 
 train(TrainConfig(steps=100), Path("runs/first"))
-train(None, Path("runs/first"), resume=True)                # goes on where it stopped
+train(None, Path("runs/first"), resume=True)                # resumes where it stopped
 """
 
 import math

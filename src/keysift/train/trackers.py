@@ -1,4 +1,4 @@
-"""Metrics for trackio, wandb and tensorboard. A tracker that fails later is dropped with a warning: the run goes on."""
+"""Metrics for trackio, wandb and tensorboard. A tracker that fails later is dropped with a warning."""
 
 import importlib
 from collections.abc import Callable, Mapping

@@ -8,7 +8,7 @@ from keysift.web.chart import Axis, Line, chart
 Points = Sequence[tuple[float, float]]
 
 
-def loss_chart(losses: Mapping[str, Points], what: str = "loss, nats a token") -> str:
+def loss_chart(losses: Mapping[str, Points], what: str = "loss, nats per token") -> str:
     """One line for each run: (step, loss) pairs. Non-finite losses are left out."""
     lines = [Line(name, points, dots=len(points) <= 60) for name, points in losses.items()]
     return chart("loss over steps", lines, x=Axis("step"), y=Axis(what))

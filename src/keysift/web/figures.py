@@ -65,7 +65,7 @@ def positions(record: LossByPosition) -> Callable[[Any], None]:
             )
         axes.set_xscale("log", base=2)
         axes.set_xlabel("tokens before the predicted one")
-        axes.set_ylabel("nats a token")
+        axes.set_ylabel("nats per token")
         axes.set_title(f"Loss by position: {record.subject.name}")
         if record.subject.trained_length is not None:
             axes.axvline(record.subject.trained_length, color="red", linestyle="--", label="training length")

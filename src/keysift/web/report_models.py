@@ -129,10 +129,10 @@ def positions(report: Report) -> Section:
         "loss by tokens before the predicted one",
         lines,
         x=Axis("tokens before the predicted one", log=True, show=length, base=2.0),
-        y=Axis("nats a token"),
+        y=Axis("nats per token"),
         limit=None if trained is None else (float(trained), "training length"),
     )
-    heads = ("run", "setting", "context", "nats a token", "standard error", "documents")
+    heads = ("run", "setting", "context", "nats per token", "standard error", "documents")
     caption = "Mean over positions within 10% of the context; bars are standard errors over documents."
     commands = (record.made.command for _, record in records)
     return Section("positions", "Loss by position", figure(drawing, caption, commands, heads, rows) + hint)
@@ -150,9 +150,9 @@ def texts(report: Report) -> Section:
         "bits per byte of each run",
         lines,
         x=Axis("run, in the order of the table", marks=range(1, len(records) + 1)),
-        y=Axis("bits a byte"),
+        y=Axis("bits per byte"),
     )
-    heads = ("run", "text", "tokens", "nats a token", "bits a byte", "context", "stride")
+    heads = ("run", "text", "tokens", "nats per token", "bits per byte", "context", "stride")
     rows = (
         (one.name, r.text, f"{r.tokens:,}", decimal(r.nats), decimal(r.bits_per_byte), str(r.context), str(r.stride))
         for one, r in records

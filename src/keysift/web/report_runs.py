@@ -88,7 +88,7 @@ def curves(report: Report) -> Section:
         if lines:
             rows = [(name, f"{step:.0f}", decimal(loss)) for name, points in lines.items() for step, loss in points]
             drawn.append(figure(loss_chart(lines), f"{what} loss over steps.", commands, ("run", "step", "loss"), rows))
-    hint = missing("No run has made a step yet; go on with", "keysift train --resume RUN")
+    hint = missing("No run has made a step yet; resume with", "keysift train --resume RUN")
     return Section("loss", "Loss curves", side_by_side(drawn) or hint)
 
 
@@ -130,7 +130,7 @@ def _stability(record: Stability) -> str:
         "final loss by learning rate",
         _lines(record.points, "rate"),
         x=Axis("learning rate", log=True, base=2.0, show=rate),
-        y=Axis("final loss, nats a token"),
+        y=Axis("final loss, nats per token"),
     )
     caption = "Mean and standard deviation over seeds; a cross at the upper edge is a run that diverged."
     return figure(drawing, caption, [record.made.command], _SPREAD, map(_spread, record.points))
@@ -148,7 +148,7 @@ def scaling(report: Report) -> Section:
 def _scaling(record: Scaling) -> str:
     lines = [Line(line.name, line.points, bars=line.bars) for line in _lines(record.points, "parameters")]
     across = Axis("parameters", log=True)
-    drawing = chart("final loss by parameters", lines, x=across, y=Axis("final loss, nats a token"))
+    drawing = chart("final loss by parameters", lines, x=across, y=Axis("final loss, nats per token"))
     caption = "Each size at the best of the rates it was trained with; mean and standard deviation over seeds."
     return figure(drawing, caption, [record.made.command], _SPREAD, map(_spread, record.points))
 

@@ -21,7 +21,7 @@ def stability(record: Stability) -> Callable[[Any], None]:
                 axes.plot(one.rate, 1, "x", color=line.get_color(), transform=axes.get_xaxis_transform(), clip_on=False)
         axes.set_xscale("log", base=2)
         axes.set_xlabel("learning rate; x: a run diverged")
-        axes.set_ylabel("final loss, nats a token")
+        axes.set_ylabel("final loss, nats per token")
         axes.legend(fontsize=8)
 
     return draw
@@ -33,7 +33,7 @@ def scaling(record: Scaling) -> Callable[[Any], None]:
             _errorbar(axes, [one for one in record.points if one.name == name], lambda p: float(p.parameters), name)
         axes.set_xscale("log")
         axes.set_xlabel("parameters")
-        axes.set_ylabel("final loss, nats a token")
+        axes.set_ylabel("final loss, nats per token")
         axes.legend(fontsize=8)
 
     return draw

@@ -30,7 +30,7 @@ function drawCompare() {
   const line = (title, values) =>
     html("tr", {}, html("th", { scope: "row" }, title), ...values.map((v) => html("td", { class: "figure" }, shownNumber(v))));
   const rows = [
-    line("loss, nats a token", RECORDS.map(loss)),
+    line("loss, nats per token", RECORDS.map(loss)),
     ...COMPARED.filter((name) => DATA.terms[name]).map((name) =>
       line(term(name).title, RECORDS.map((r) => meanOf(r.heads, name))),
     ),

@@ -57,7 +57,7 @@ function card(name) {
       html(
         "p",
         { class: "source" },
-        `Source: ${about.source}. Proven by keysift's tests; what is not listed is refuted by them.`,
+        `Source: ${about.source}. Kept in every test of keysift; what is not listed is refuted by a test.`,
       ),
     ),
   );
