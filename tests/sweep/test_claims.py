@@ -70,6 +70,9 @@ def test_a_difference_is_decided_by_twice_its_error_and_three_seeds() -> None:
     assert Difference(low, Sample((1.5, 1.6, 1.4))).word == "not reproduced"
     assert Difference(Sample((1.1, 1.2, 1.0)), low).word == "undecided", "0.1 with a standard error of 0.08"
     assert Difference(Sample((1.5, 1.6)), low).word == "undecided"
+    # 2.8 standard errors, but nearly all of the spread is on one side: two degrees of freedom need 4.3.
+    assert Difference(Sample((2.0, 1.5, 1.1)), Sample((0.80, 0.81, 0.80))).word == "undecided"
+    assert Difference(Sample((2.0, 1.8, 1.9)), Sample((0.80, 0.81, 0.80))).word == "reproduced at this scale"
     assert "only 2 seeds" in str(Difference(Sample((1.5, 1.6)), low))
     assert "only 1 seed on" in str(Difference(Sample((1.5,)), low))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from keysift.sweep.groups import SEEDS, Difference, Group, Sample, Word, at_best
 
-RULE = "by more than twice the standard error of the difference, with at least three seeds on each side"
+RULE = "at the 5% level of Welch's t-test over seeds, at least three on each side"
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,8 @@ def beyond(found: Sequence[Group]) -> list[Verdict]:
     verdicts = []
     for scaled, words in ((False, SETTINGS["as trained"]), (True, "with the best RoPE factor there")):
         claim = (
-            f"At eight times its training length the loss of a Multiscreen has risen less than a Transformer's {words}"
+            f"From half its training length to eight times it the loss of a Multiscreen rises less than a "
+            f"Transformer's {words}"
         )
         low, high = _rise(ours), _rise(theirs, scaled=scaled)
         if low is None or high is None:
@@ -120,16 +121,17 @@ def worse_without(found: Sequence[Group], whole: str = "Multiscreen") -> list[Ve
 
 
 def starts(found: Sequence[Group]) -> list[Verdict]:
+    """Our own hypothesis, not the paper's."""
     paper = _named(found, "Multiscreen")
     verdicts = []
-    for other in ("open start", "spread start"):
-        claim = f"An acceptance with an {other} ends lower than the paper's start (our own hypothesis)"
-        ours = _named(found, f"Multiscreen, {other}")
+    for other in ("an open start", "a spread start"):
+        claim = f"An acceptance with {other} ends lower than the paper's start (our own hypothesis)"
+        ours = _named(found, f"Multiscreen, {other.partition(' ')[2]}")
         if paper is None or ours is None or paper.losses is None or ours.losses is None:
-            verdicts.append(missing(claim.replace("an spread", "a spread"), "both"))
+            verdicts.append(missing(claim, "both"))
             continue
         gap = Difference(paper.losses, ours.losses)
-        verdicts.append(Verdict(claim.replace("an spread", "a spread"), gap.word, f"{gap} nats"))
+        verdicts.append(Verdict(claim, gap.word, f"{gap} nats"))
     return verdicts
 
 

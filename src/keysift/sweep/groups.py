@@ -10,6 +10,8 @@ from keysift.sweep.records import Record
 
 Word = Literal["reproduced at this scale", "not reproduced", "undecided"]
 SEEDS = 3  # fewer decide nothing
+# Student's t at 5%, two-sided, for 1, 2, 3, ... degrees of freedom; the last serves all beyond.
+_STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
 @dataclass(frozen=True)
@@ -139,11 +141,19 @@ class Difference:
         return math.sqrt(self.high.spread**2 / len(self.high.values) + self.low.spread**2 / len(self.low.values))
 
     @property
+    def _freedom(self) -> int:
+        """Degrees of freedom of Welch's test, rounded down."""
+        parts = [((one.spread or 0.0) ** 2 / len(one.values), len(one.values) - 1) for one in (self.high, self.low)]
+        spreads = sum(part**2 / freedom for part, freedom in parts)
+        return int(sum(part for part, _ in parts) ** 2 / spreads) if spreads else sum(freedom for _, freedom in parts)
+
+    @property
     def word(self) -> Word:
-        """Decided by twice the standard error, three seeds on each side."""
+        """Decided by Welch's t-test at the 5% level, three seeds on each side."""
         if self.error is None or min(len(self.high.values), len(self.low.values)) < SEEDS:
             return "undecided"
-        if abs(self.value) <= 2 * self.error:
+        critical = _STUDENT_T[min(max(self._freedom, 1), len(_STUDENT_T)) - 1]
+        if abs(self.value) <= critical * self.error:
             return "undecided"
         return "reproduced at this scale" if self.value > 0 else "not reproduced"
 

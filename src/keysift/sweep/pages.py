@@ -77,7 +77,7 @@ PAGES = (
         study="positions",
         figure="positions",
         rule=f"the rises differ {RULE}",
-        larger="a loss that goes on falling with the past, which takes models that use a long past at all",
+        larger="a loss that keeps falling with the past, which takes models that use a long past at all",
         decide=beyond,
     ),
     Page(

@@ -22,7 +22,10 @@ def rendered(results: Path, recipes: Path) -> dict[str, str]:
         "# What we found",
         "",
         "Claims about screening, checked at the scale of one machine. Verdicts follow from the records by the rule "
-        "that each page states; all of this is written by `make docs`.",
+        "that each page states. *Reproduced*: the difference has the claimed sign and passes the rule. *Not "
+        "reproduced*: it passes the rule with the opposite sign, or what was claimed did not happen. *Undecided*: "
+        "neither. The rule of most pages is a test at the 5% level, so among this many claims expect one or two to "
+        "pass by chance. `make docs` writes all of this.",
         "",
         *head("claim", "verdict", "page and figure", "command"),
     ]
@@ -64,7 +67,7 @@ def page(one: Page, records: Sequence[Record], again: Sequence[Record], planned:
     found = groups(records)
     lines = [f"# {one.title}", ""]
     lines += [f"- **{verdict.claim}: {verdict.word}** ({verdict.why})" for verdict in one.decide(found)]
-    lines += ["", f"Decided so: {one.rule}. A larger run would have to show {one.larger}.", ""]
+    lines += ["", f"Rule: {one.rule}. A larger run would have to show {one.larger}.", ""]
     if records:
         lines += [f"![{one.title}]({one.key}.svg)", ""] if drawn else []
         lines += [*tables(one, found), "", _provenance(records, planned), ""]

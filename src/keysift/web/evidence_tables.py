@@ -9,6 +9,8 @@ from keysift.sweep.groups import Group, Sample, at_best
 from keysift.sweep.pages import Page
 from keysift.web.evidence_figures import POSITIONS, RATIOS
 
+# How `Study.then` chooses the points that have every seed.
+BEST = "At the rate whose first seed has the lowest validation loss (of all seeds, where every rate has them)"
 TURNED = "q_proj"  # a projection that every model has; a Multiscreen and QK norm normalise what it gives
 
 
@@ -36,7 +38,7 @@ def _lengths(found: Sequence[Group]) -> list[str]:
     else:
         many = ", ".join(f"{asked[ratio]} at {ratio}x" for ratio in RATIOS if asked[ratio])
         how = f"For every seed the same needles are asked, each of a place of its own: {many}"
-    lines = [f"At its best rate, mean and standard deviation over seeds of the share of needles found. {how}:", ""]
+    lines = [f"{BEST}, mean and standard deviation over seeds of the share of needles found. {how}:", ""]
     ratios = [ratio for ratio in RATIOS if asked[ratio]]
     lines += head("model", "setting", "parameters", "rate", "seeds", *(f"{ratio}x" for ratio in ratios))
     for group in at_best(found):
@@ -45,7 +47,10 @@ def _lengths(found: Sequence[Group]) -> list[str]:
 
 
 def _positions(found: Sequence[Group]) -> list[str]:
-    lines = ["At its best rate, nats with so many training lengths before, mean and standard deviation:", ""]
+    lines = [
+        f"{BEST}, nats per token with so many training lengths before it, mean and standard deviation over seeds:",
+        "",
+    ]
     lines += head("model", "setting", "parameters", "rate", "seeds", *(f"{ratio:g}x" for ratio in POSITIONS))
     for group in at_best(found):
         lines += _of_settings(group, "positions", group.at_position, POSITIONS, "{:.3f}")

@@ -56,7 +56,7 @@ def _ratio(one: Row) -> str:
 def latency_page(bench: Result | None) -> str:
     lines = [f"# {TITLE}", ""]
     lines += [f"- **{verdict.claim}: {verdict.word}** ({verdict.why})" for verdict in latency_verdicts(bench)]
-    lines += ["", f"Decided so: {RULE}. A larger run would have to show {LARGER}.", ""]
+    lines += ["", f"Rule: {RULE}. A larger run would have to show {LARGER}.", ""]
     if bench is not None:
         lines += ["![Seconds of a forward pass over tokens](models.svg)", ""]
         lines += head("step", "tokens", "model", "ms", "against the Transformer", "MB of cache")
