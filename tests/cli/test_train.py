@@ -12,6 +12,7 @@ from keysift.cli.main import _main
 from keysift.cli.sweep import Args as sweep_args
 from keysift.cli.sweep import run as sweep_verb
 from keysift.cli.train import defaults
+from keysift.core.errors import RangeError
 from keysift.models.arch import MultiscreenArch
 from keysift.models.kinds import empty
 from keysift.models.language import count
@@ -74,10 +75,26 @@ def test_train_resume_runs_and_generate(corpus: Path, tmp_path: Path, capsys: py
 
 def test_dry_run_writes_nothing(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
     call("train", "--data", corpus, *SMALL, "--steps", 100, "--minutes", 1, "--out", tmp_path / "run", "--dry-run")
-    said = capsys.readouterr().out
+    said, beside = capsys.readouterr()
     for word in ("parameters", "FLOPs", "tokens", "memory", "time"):
         assert word in said
+    assert "timing" not in said
     assert not (tmp_path / "run").exists()
+    assert beside.splitlines()[-1] == "timing three passes of 64 tokens, forward and backward"
+    call("train", "--data", corpus, *SMALL, "--steps", 100, "--dry-run", "--quiet")
+    assert not capsys.readouterr().err
+
+
+def test_dry_run_says_first_what_takes_long(
+    corpus: Path,  # noqa: F811
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def slow(model: object, batch: object) -> None:
+        raise RangeError(capsys.readouterr().err)
+
+    monkeypatch.setattr("keysift.train.estimate.summed_loss", slow)
+    assert "timing three passes" in refused(capsys, "train", "--data", corpus, *SMALL, "--steps", 9, "--dry-run")
 
 
 def test_dry_run_refuses_what_resume_refuses(

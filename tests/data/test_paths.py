@@ -103,13 +103,13 @@ def test_a_bomb_has_a_limit(name: str, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(files, "MOST_UNPACKED", 20)
     bomb = b"0" * 2**25
     packed(tmp_path / name, bomb)
-    with refuses(r"unpacks to more than 20 times its size \([0-9,]+ bytes become 327,680\)"):
+    with refuses(r"\.gz: its first [0-9,]+ bytes unpack to 327,680, more than 20 times as much; if that"):
         for _ in LocalFiles(str(tmp_path / name)).documents():
             pytest.fail("some of it was handed on, to be tokenised")
     honest = b"".join(b'{"text": "%03d"}\n' % number for number in np.random.default_rng(0).integers(0, 999, 17_000))
     packed(tmp_path / name, honest + bomb)
     tracemalloc.start()
-    with refuses("unpacks to more than 20 times its size"):
+    with refuses("unpack to [0-9,]+, more than 20 times as much"):
         for _ in LocalFiles(str(tmp_path / name)).documents():
             pass
     assert tracemalloc.get_traced_memory()[1] < 2**24, "all of it was held, and only then refused"

@@ -33,9 +33,12 @@ def test_a_planted_retriever_finds_everything() -> None:
     assert [cell.accuracy for cell in cells] == [1.0] * 6
 
 
-def test_every_depth_has_rows_of_its_own() -> None:
-    rows = {tuple(sorted(RecallTask(RECALL).row(n, length=64, depth=d)[0])) for n in range(9) for d in (0.1, 0.5, 0.9)}
-    assert len(rows) == 27
+def test_every_percent_of_depth_has_rows_of_its_own() -> None:
+    def rows(*depths: float) -> set[tuple[int, ...]]:
+        return {tuple(sorted(RecallTask(RECALL).row(n, length=64, depth=d)[0])) for n in range(9) for d in depths}
+
+    assert len(rows(0.1, 0.5, 0.9, 0.49)) == 36
+    assert rows(0.501) == rows(0.504) == rows(0.5)
 
 
 def test_a_retriever_with_a_short_window_loses_what_is_far() -> None:

@@ -54,3 +54,23 @@ def test_scaling_takes_each_size_at_its_best_rate(tmp_path: Path) -> None:
         ("multiscreen, screening", 600, 0.01, 1.5, 1),
         ("transformer, ssmax", 500, 0.01, 2.0, 1),
     ]
+
+
+@pytest.mark.parametrize(
+    ("losses", "init", "state"),
+    [
+        ([2.9, *[3.0, 3.1] * 19, 3.0], "base", "finished"),
+        ([2.9, *[3.0, 3.1] * 19, 3.0], None, "diverged"),
+        ([*[3.0, 3.1] * 10, *[3.05, 3.1] * 10], "base", "finished"),
+        ([*[3.0, 3.1] * 10, *[3.3, 3.4] * 10], "base", "diverged"),
+        ([*[3.0, 3.1] * 10, *[3.0, math.nan] * 10], "base", "diverged"),
+    ],
+    ids=["noise in the first batch", "a model that learned nothing", "noise in the last ones", "worse", "not finite"],
+)
+def test_a_model_that_was_trained_before_may_stay_where_it_was(
+    losses: list[float], init: str | None, state: str, tmp_path: Path
+) -> None:
+    """Its first loss is one batch at a level it may never leave."""
+    write_run(tmp_path / "run", losses, init=init)
+    (trial,) = trials([tmp_path])
+    assert trial.state == state

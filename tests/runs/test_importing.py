@@ -89,6 +89,15 @@ def test_shards_and_a_table_written_twice(tmp_path: Path) -> None:
             {"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2}},
             {"rope_rates": "linear:factor=2"},
         ),
+        ({"rope_parameters": {"rope_theta": None}, "rope_theta": 500.0}, {"rope_theta": 500.0}),
+        (
+            {"rope_parameters": {"type": "linear", "rope_type": None, "factor": 2}},
+            {"rope_rates": "linear:factor=2"},
+        ),
+        (
+            {"rope_parameters": {"rope_type": None, "type": "linear", "factor": 2}},
+            {"rope_rates": "linear:factor=2"},
+        ),
         (
             {"rope_parameters": YARN},
             {"rope_rates": "yarn:factor=4.0,original=8,fast=32.0,slow=1.0,attention=1.5,whole=1"},

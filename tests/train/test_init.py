@@ -8,6 +8,8 @@ import pytest
 import torch
 
 import keysift
+from keysift.data.recall import Recall
+from keysift.data.symbols import of_recall
 from keysift.data.tokenizer import Bytes
 from keysift.models.arch import TransformerArch
 from keysift.models.kinds import build, configure
@@ -105,6 +107,37 @@ def test_a_file_may_say_where_to_start(source: Path, tmp_path: Path) -> None:
     assert config.init == str(source)
     file.write_text("steps = 4\n")
     assert replace(read_toml(file, source), steps=None) == starting_from(source)
+
+
+@pytest.fixture
+def recalling(tmp_path: Path) -> TrainConfig:
+    """What a run starts from that begins with a model of recall."""
+    task, path = Recall(letters=4, values=2, queries=2), tmp_path / "recalling"
+    save(build(configure(ARCH, vocab_size=task.tokenizer.vocab_size, context=16)), path)
+    task.tokenizer.save(path)
+    return replace(starting_from(path), batch_tokens=32, steps=2)
+
+
+def test_a_model_of_recall_learns_on(recalling: TrainConfig, tmp_path: Path) -> None:
+    config = replace(recalling, data="recall:letters=4,values=2,queries=2")
+    train(config, tmp_path / "run", show=False)
+    facts = read_facts(Run(tmp_path / "run"))
+    assert facts.origin == find_origin(config, of_recall(hops=1, letters=4, values=2))
+    train(replace(facts.config, steps=3), tmp_path / "run", resume=True, show=False)
+
+
+def test_recall_of_other_symbols_is_refused(recalling: TrainConfig, source: Path, tmp_path: Path) -> None:
+    with refuses(
+        "reads tokens of recall:hops=1,letters=4,values=2, and recall:letters=8 would be read as "
+        "recall:hops=1,letters=8,values=16; say --data recall:hops=1,letters=4,values=2, or start without --init"
+    ):
+        train(replace(recalling, data="recall:letters=8"), tmp_path / "run", show=False)
+    with refuses(
+        "reads tokens of bytes, and recall:queries=2 would be read as recall:.*; say --data with a text, or start"
+    ):
+        train(replace(starting_from(source), data="recall:queries=2", steps=2), tmp_path / "run", show=False)
+    with refuses("recall makes its own rows, so tokenizer changes nothing; leave it out"):
+        train(replace(recalling, data="recall", tokenizer="bytes"), tmp_path / "run", show=False)
 
 
 @pytest.mark.slow

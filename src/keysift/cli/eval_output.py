@@ -67,10 +67,16 @@ def _table(about: str, rows: Rows) -> None:
     output.print_plain(about)
     shown = output.table()
     for name in rows[0] if rows else ():
-        shown.add_column(name, justify="right")
+        text = any(_is_text(row[name]) for row in rows)
+        shown.add_column(name, justify="left" if text else "right", no_wrap=not text)
     for row in rows:
         shown.add_row(*map(_word, row.values()))
     output.console().print(shown)
+
+
+def _is_text(value: Any) -> bool:
+    """Words, which may be wrapped, and not a number with its unit."""
+    return isinstance(value, str) and not value[:1].isdigit()
 
 
 def _word(value: Any) -> str:

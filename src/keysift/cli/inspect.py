@@ -97,15 +97,17 @@ def show(record: "Record") -> None:
 
     from keysift.cli.output import console, table
     from keysift.core.shown import shown
+    from keysift.web.number import number
 
     model = record.model
     lines = table(escape(shown(f"{model.name}: {model.family}, {model.parameters:,} parameters")))
-    for column in ("head", "kind", *(title for _, title in COLUMNS)):
-        lines.add_column(column, justify="left" if column in ("head", "kind") else "right")
+    for column in ("layer", "head", "kind", *(title for _, title in COLUMNS)):
+        # On a small terminal the kinds give way, never a number.
+        lines.add_column(column, justify="left" if column == "kind" else "right", no_wrap=column != "kind")
     for head in record.heads:
-        numbers = (head.values.get(name) for name, _ in COLUMNS)
-        cells = ("" if number is None else f"{number:.3g}" for number in numbers)
-        lines.add_row(head.address, ", ".join(head.kinds), *cells)
+        values = (head.values.get(name) for name, _ in COLUMNS)
+        cells = ("" if value is None else number(value) for value in values)
+        lines.add_row(str(head.layer), str(head.head), ", ".join(head.kinds), *cells)
     out = console()
     out.print(lines)
     for text in record.texts:

@@ -16,7 +16,8 @@ import tyro
 
 from keysift.cli import output
 from keysift.cli.flags import RULES
-from keysift.core.errors import ConfigError, KeysiftError
+from keysift.core.errors import ConfigError, KeysiftError, UnknownNameError
+from keysift.core.registry import nearest
 from keysift.core.shown import shown
 from keysift.core.threads import Busy, Choice, choose, examine, settle
 
@@ -62,16 +63,22 @@ def main(argv: list[str] | None = None) -> None:
 
 def parse(argv: list[str]) -> Any:
     """The arguments of a verb, as its `run` takes them. A value that a config refuses is its KeysiftError."""
+    if argv and argv[0] not in VERBS and not argv[0].startswith("-"):
+        raise UnknownNameError(f"no verb is called {argv[0]!r}; {nearest(argv[0], [*VERBS])}verbs: {', '.join(VERBS)}")
     said, help_text = StringIO(), StringIO()
-    # Help has colours, unless it shows defaults that were read from a file.
-    foreign = any(word.startswith(("--resume", "--config", "--init")) for word in argv)
     try:
-        with redirect_stderr(said), redirect_stdout(help_text if foreign else sys.stdout), RULES:
+        # tyro sees no terminal and writes without colours, which print_note would spell out.
+        with redirect_stderr(said), redirect_stdout(help_text), RULES:
             return _parse(argv)
     except SystemExit as ended:
         refused = _refusal(ended)
         if refused is not None:
             raise refused.with_traceback(None) from None
+        # Help has colours, unless it shows defaults that were read from a file.
+        foreign = any(word.startswith(("--resume", "--config", "--init")) for word in argv)
+        if not ended.code and not foreign and sys.stdout.isatty():
+            with RULES:
+                return _parse(argv)
         output.print_plain(help_text.getvalue(), end="")
         output.print_note(said.getvalue(), end="")
         raise

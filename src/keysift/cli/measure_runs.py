@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from keysift.bench.record import Result
+from keysift.bench.record import Result, Row
 from keysift.cli import eval as verbs
 from keysift.cli.eval_output import Measured
 from keysift.core.config import load, to_dict
@@ -12,6 +13,7 @@ from keysift.core.provenance import Made
 from keysift.evaluate.measured_runs import Scaling, Stability
 from keysift.evaluate.trials import trials
 from keysift.web import run_figures
+from keysift.web.number import number, time
 
 Making = Callable[[], Made]
 
@@ -59,9 +61,32 @@ def latency(do: verbs.Latency, making: Making) -> Measured:
         }
         for row in record.rows
     ]
+    against = next((row.against for row in record.rows if row.against), "")
     return Measured(
-        "latency", record, rows, f"{do.result}: {record.command}, {record.date}", draw=run_figures.latency(record)
+        "latency",
+        record,
+        rows,
+        f"{do.result}: {record.command}, {record.date}; medians{f', speedup against {against}' if against else ''}",
+        table=[_short(row, against) for row in record.rows],
+        draw=run_figures.latency(record),
     )
+
+
+def _short(row: Row, against: str) -> dict[str, Any]:
+    """What fits on 80 columns; `against` is what most rows are compared with."""
+    other = f" (against {row.against})" if row.against not in ("", against) else ""
+    return {
+        "model": row.what + other,
+        "step": {"training step": "train"}.get(row.step, row.step),
+        "tokens": row.tokens,
+        "time": time(row.seconds.median),
+        "speedup": None if row.speedup is None else f"{number(row.speedup.median)}x",
+        "cache": None if row.cache_bytes is None else _size(row.cache_bytes),
+    }
+
+
+def _size(count: int) -> str:
+    return f"{number(count / 1e9)} GB" if count >= 1e9 else f"{number(count / 1e6)} MB"
 
 
 def read_result(path: Path) -> Result:

@@ -87,6 +87,6 @@ def _dry_run(args: Args) -> None:
     table = output.table("This run, if it were started")
     table.add_column("", no_wrap=True)
     table.add_column("")
-    for name, told in estimate(args.train, resume=args.resume).items():
+    for name, told in estimate(args.train, resume=args.resume, show=not args.quiet).items():
         table.add_row(name, told)
     output.console().print(table)

@@ -11,11 +11,13 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _OLD = ".old"
-_OWNER = re.compile(r"([0-9]+)-.+")  # process and a word of its own, at the end of a working name
+# Process and a word of its own, at the end of a working name. The word has no dash, so that what a host "train-7" wrote
+# is not taken for process 7 of a host "train".
+_OWNER = re.compile(r"([0-9]+)-[a-z0-9_]+(\.old)?")
 _UNFINISHED = re.compile(r"\.writing-.+-[0-9]+-[0-9a-f]{8}")
 
 
@@ -32,7 +34,8 @@ def write_whole(path: Path, text: str) -> None:
     """Whole or not at all; of two who write it at once, the later one's. What killed writers left is removed."""
     prefix = _working("")
     for left in _abandoned(path.parent, prefix):
-        left.unlink(missing_ok=True)
+        with suppress(OSError):  # another user's, in a folder where only owners remove
+            left.unlink()
     fresh = path.parent / f"{prefix}{os.getpid()}-{secrets.token_hex(4)}"
     try:
         with fresh.open("x") as file:
@@ -120,7 +123,8 @@ def _tidy(target: Path, prefix: str) -> None:
     """Remove what killed writers left; what one had just moved away from `target` goes back."""
     for left in _abandoned(target.parent, prefix):
         if left.name.endswith(_OLD) and not target.exists():
-            left.rename(target)
+            with suppress(OSError):
+                left.rename(target)
         else:
             shutil.rmtree(left, ignore_errors=True)
 

@@ -73,12 +73,12 @@ def _read(path: Path, section: int) -> Iterator[tuple[Document, int]]:
             yield document, raw.tell()
 
 
-def _refuse_bomb(path: Path, unpacked: int, packed: int) -> None:
-    """Text packs ten to one, a bomb a thousand to one."""
+def _refuse_bomb(path: Path, unpacked: int, packed: int, *, whole: bool = False) -> None:
+    """Text packs ten to one, a bomb a thousand to one. `packed` is what was read, or if `whole` the file's size."""
     if unpacked > max(MOST_UNPACKED * packed, FREE_UNPACKED):
+        much = f"its {packed:,} bytes unpack to at least" if whole else f"its first {packed:,} bytes unpack to"
         raise DataError(
-            f"{path} unpacks to more than {MOST_UNPACKED} times its size ({packed:,} bytes become {unpacked:,}); "
-            f"if that is right, unpack it first"
+            f"{path}: {much} {unpacked:,}, more than {MOST_UNPACKED} times as much; if that is right, unpack it first"
         )
 
 
@@ -174,12 +174,12 @@ def _parquet(path: Path) -> Iterator[tuple[Document, int]]:
         # As a dictionary a text that is repeated is held once: a few bytes can stand for a million long rows.
         file = parquet.ParquetFile(path, read_dictionary=["text"])
         rows, groups = max(file.metadata.num_rows, 1), range(file.metadata.num_row_groups)
-        _refuse_bomb(path, sum(file.metadata.row_group(group).total_byte_size for group in groups), size)
+        _refuse_bomb(path, sum(file.metadata.row_group(group).total_byte_size for group in groups), size, whole=True)
         for group in groups:
             # Counted before any of it is handed on, as in read_ahead.
             for batch in file.iter_batches(row_groups=[group], columns=["text"]):
                 unpacked += _letters(batch.column(0))
-                _refuse_bomb(path, unpacked, size)
+                _refuse_bomb(path, unpacked, size, whole=True)
             for batch in file.iter_batches(batch_size=1024, row_groups=[group], columns=["text"]):
                 for value in batch.column(0):
                     text = text_of({"text": value.as_py()}, f"{path} row {number}")

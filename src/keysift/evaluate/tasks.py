@@ -32,7 +32,8 @@ class RecallTask:
         return self.task.chance
 
     def row(self, number: int, *, length: int, depth: float) -> tuple[Array, Array]:
-        """Every depth has rows of its own: the same letters at another place would be no new question."""
+        """Every percent of depth has rows of its own: the same letters at another place would be no new question.
+        Depths that round to the same percent share theirs."""
         held_out = replace(self.task, seed=self.task.seed + HELD_OUT)
         return held_out.row(101 * number + round(100 * depth), length=length, depth=depth)
 

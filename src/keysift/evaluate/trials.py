@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from keysift.core.errors import DataError
@@ -29,10 +30,8 @@ def trials(folders: Sequence[Path]) -> tuple[Trial, ...]:
 def _trial(one: Summary, differs: dict[str, str]) -> Trial:
     kind, _, mechanism = one.model.partition(", ")
     own = [f"{name} {value}" for name, value in differs.items() if name not in _OWN_AXES and value]
-    warmup = one.settings.get("warmup")
-    warmed = _mean(one.losses[: max(warmup if isinstance(warmup, int) else 1, 1)][-_NEAR:])
-    ended = _mean(one.losses[-_NEAR:])
-    loss = one.val_loss if one.val_loss is not None else ended
+    found = verdict(one)
+    loss = one.val_loss if one.val_loss is not None else found.ended
     return Trial(
         run=one.path,
         family=", ".join([kind.split(" ")[0], *([mechanism] if mechanism else []), *own]),
@@ -42,18 +41,39 @@ def _trial(one: Summary, differs: dict[str, str]) -> Trial:
         rate=float(one.settings.get("lr") or 0.0),
         seed=_number(one, "seed"),
         loss=loss if loss is not None and math.isfinite(loss) else None,
-        warmed=warmed,
-        state=_state(one, warmed, ended),
+        warmed=found.warmed,
+        state=found.state,
     )
 
 
-def _state(one: Summary, warmed: float | None, ended: float | None) -> str:
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a run: its state, and its training loss at the end of the warm-up and at the end."""
+
+    state: str
+    warmed: float | None
+    ended: float | None
+
+
+def verdict(one: Summary) -> Verdict:
     """A run that ends above where it began, or where its warm-up left it, has diverged too, finite or not."""
-    if one.state not in ("finished", "time over"):
-        return one.state
-    if ended is None:
-        return "diverged"
-    return one.state if ended <= min(one.losses[0], ended if warmed is None else warmed) else "diverged"
+    warmup = one.settings.get("warmup")
+    warmed = _mean(one.losses[: max(warmup if isinstance(warmup, int) else 1, 1)][-_NEAR:])
+    ended = _mean(one.losses[-_NEAR:])
+    over = one.state in ("finished", "time over")
+    lost = over and (ended is None or not ended <= _most(one, warmed))
+    return Verdict("diverged" if lost else one.state, warmed, ended)
+
+
+def _most(one: Summary, warmed: float | None) -> float:
+    """The training loss above which a run has diverged."""
+    warmed = math.inf if warmed is None else warmed
+    if not one.settings.get("init"):
+        # Above its first loss a model is worse than an untrained one, however far a wild warm-up had thrown it.
+        return min(one.losses[0], warmed)
+    # A model that was trained before may stay where it was, and then batches differ more than it moves.
+    last = one.losses[-_NEAR:]
+    return warmed + max(last) - min(last)
 
 
 def _mean(losses: Sequence[float]) -> float | None:

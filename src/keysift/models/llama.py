@@ -157,6 +157,8 @@ def _rope(fields: Fields, context: int) -> tuple[float, str]:
     told = {"rope_theta": fields.left.pop("rope_theta", None)}
     for table in ("rope_scaling", "rope_parameters"):
         for theirs, value in fields.take(table, dict, {}).items():
+            if value is None:  # as good as not there, as everywhere in a config.json
+                continue
             name = "rope_type" if theirs == "type" else theirs
             if told.get(name, value) not in (None, value):
                 raise DataError(

@@ -5,9 +5,8 @@ be made anywhere.
 """
 
 import json
-import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,12 @@ from typing import Any
 from keysift.core import jsons
 from keysift.core.disk import write_whole
 from keysift.core.errors import ConfigError, DataError
+from keysift.evaluate.trials import verdict
 from keysift.runs.layout import ENVIRONMENT, METRICS, TRAIN
 from keysift.runs.metrics import read
-from keysift.runs.summary import Summary, summary
+from keysift.runs.summary import summary
 
 _POINTS = 32  # of each curve
-_NEAR = 10  # steps averaged at the end of the warm-up and at the end of the run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +34,7 @@ class Record:
     stream: str
     """Hash of the tokens and their order."""
     state: str
-    """finished, or diverged: the loss is not finite, or ended above where it began or where the warm-up left it."""
+    """finished, or diverged: see keysift.evaluate.trials.verdict."""
     step: int
     seconds: float
     """Of training, however often it was interrupted."""
@@ -67,19 +66,18 @@ def record(name: str, run: Path, asked: dict[str, Any], measures: dict[str, list
     """Of a run that is over."""
     found, lines = summary(run), list(read(run / METRICS))
     told = jsons.loads((run / TRAIN).read_text())
-    warmed = _mean(found.losses[: max(found.settings.get("warmup") or 1, 1)][-_NEAR:])
-    ended = _mean(found.losses[-_NEAR:])
+    became = verdict(found)
     return Record(
         name=name,
         asked=asked,
         settings=found.settings,
         parameters=found.parameters,
         stream=told["stream"],
-        state=_state(found, warmed, ended),
+        state="finished" if became.state == "finished" else "diverged",
         step=found.step,
         seconds=round(lines[-1]["seconds"], 1) if lines else 0.0,
-        warmed=warmed,
-        ended=ended,
+        warmed=became.warmed,
+        ended=became.ended,
         val_loss=found.val_loss,
         bits_per_byte=found.bits_per_byte,
         accuracy=found.accuracy,
@@ -88,17 +86,6 @@ def record(name: str, run: Path, asked: dict[str, Any], measures: dict[str, list
         sessions=[_session(one) for one in jsons.loads((run / ENVIRONMENT).read_text())],
         measures=measures,
     )
-
-
-def _state(found: Summary, warmed: float | None, ended: float | None) -> str:
-    if found.state != "finished" or ended is None:
-        return "diverged"
-    # Above its first loss a model is worse than an untrained one, however far a wild warm-up had thrown it.
-    return "finished" if ended <= min(found.losses[0], ended if warmed is None else warmed) else "diverged"
-
-
-def _mean(losses: Sequence[float]) -> float | None:
-    return statistics.mean(losses) if losses and all(map(math.isfinite, losses)) else None
 
 
 def _curves(lines: list[dict[str, Any]]) -> dict[str, list[list[float]]]:

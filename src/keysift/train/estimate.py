@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from keysift.core.live import Live
 from keysift.evaluate.validation import summed_loss
 from keysift.models.kinds import build, empty
 from keysift.models.language import count
@@ -26,8 +27,9 @@ from keysift.train.source import open_source
 _LARGEST = 2**28  # parameters; a larger model is not built only to time it
 
 
-def estimate(config: TrainConfig, *, resume: Path | None = None) -> dict[str, str]:
-    """What training with this config would be; of a run to be resumed, what is left of it."""
+def estimate(config: TrainConfig, *, resume: Path | None = None, show: bool = True) -> dict[str, str]:
+    """What training with this config would be; of a run to be resumed, what is left of it. `show` says on stderr what
+    takes long."""
     world = World(0, 1, find_device(config.device, 0))
     stored = None if resume is None else read_facts(Run(resume))
     made = 0
@@ -39,7 +41,7 @@ def estimate(config: TrainConfig, *, resume: Path | None = None) -> dict[str, st
         if known is not None:
             checkpoint.verify(known)
             read_index(known / checkpoint.STATE)
-    source = open_source(config, world, show=True)
+    source = open_source(config, world, show=show)
     origin = stored.origin if stored else find_origin(config, source.tokenizer)
     vocab_size = source.tokenizer.vocab_size if origin is None else origin.vocab_size
     refuse_endless(config, vocab_size, world)
@@ -71,6 +73,7 @@ def estimate(config: TrainConfig, *, resume: Path | None = None) -> dict[str, st
         refuse_too_large(config, vocab_size, world)
         model = build(shape).to(world.device)
         batch = batches.batch(0, 0, often).to(world.device)
+        Live(show=show).say(f"timing three passes of {batch.inputs.numel():,} tokens, forward and backward")
         took = []
         for _ in range(3):
             began = time.perf_counter()

@@ -12,6 +12,7 @@ import torch
 
 from keysift.core.config import config, from_dict, to_dict
 from keysift.core.errors import ConfigError, DataError
+from keysift.data.symbols import Symbols
 from keysift.data.tokenizer import Tokenizer, load_tokenizer
 from keysift.models.kinds import kind_of
 from keysift.models.language import LanguageModel
@@ -58,9 +59,16 @@ def find_origin(config: TrainConfig, tokenizer: Tokenizer) -> Origin | None:
     if own.hash != tokenizer.hash:
         raise ConfigError(
             f"{config.init} reads tokens of {own.name}, and {config.data} would be read as {tokenizer.name}; "
-            f"leave --tokenizer out, or start without --init"
+            f"{_remedy(own, tokenizer)}, or start without --init"
         )
     return Origin(path=config.init, sha256=_sha256(path), vocab_size=vocab_size)
+
+
+def _remedy(own: Tokenizer, tokenizer: Tokenizer) -> str:
+    """A task brings its own tokens, so there the data is to be changed."""
+    if not isinstance(tokenizer, Symbols):
+        return "leave --tokenizer out"
+    return f"say --data {own.name}" if isinstance(own, Symbols) else "say --data with a text"
 
 
 def adopt(model: LanguageModel, origin: Origin) -> list[str]:

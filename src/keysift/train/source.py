@@ -98,9 +98,14 @@ class Questions:
         for name, flag in (("length", "--context"), ("seed", "--seed")):
             if name in told:
                 raise ConfigError(f"the {name} of recall is {flag}; take {name}={told[name]} out of --data")
-        unused = {"tokenizer": None, "val_fraction": TrainConfig.val_fraction, "rows": "auto", "isolate": False}
-        for name, default in unused.items():
-            if getattr(config, name) != default:
+        unused = {
+            "tokenizer": (None, config.init),  # that of the model to start from, which find_origin compares
+            "val_fraction": (TrainConfig.val_fraction,),
+            "rows": ("auto",),
+            "isolate": (False,),
+        }
+        for name, inert in unused.items():
+            if getattr(config, name) not in inert:
                 raise ConfigError(f"recall makes its own rows, so {name} changes nothing; leave it out")
         return cls(from_dict(Recall, {**told, "length": config.context, "seed": config.seed}))
 
