@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from keysift.sweep.groups import Group, Sample, at_best
+from keysift.sweep.outline import POSITIONS
 from keysift.sweep.pages import Page
-from keysift.web.evidence_figures import POSITIONS, RATIOS
+from keysift.web.evidence_figures import RATIOS
 
 TURNED = "q_proj"  # a projection that every model has; a Multiscreen and QK norm normalise what it gives
 
