@@ -13,15 +13,15 @@ from keysift.nn.inference import Inference
 from keysift.runs.summary import summary
 from keysift.runs.text_model import TextModel
 from keysift.runs.text_model import open as open_model
-from keysift.sweep.outline import Plan
+from keysift.sweep.outline import POSITIONS, Plan
 
 # Rows of recall by multiple of the training length; long rows cost most. Every needle of a row is asked.
 ROWS = {1: 96, 2: 96, 4: 96, 8: 64, 16: 48, 32: 24, 64: 16}
 APART = 10_000  # row numbers of one multiple, so that no two lengths share their letters
 ABCDIGITS = (1, 2, 4)
 DEPTHS, INSTANCES = (0.1, 0.5, 0.9), 8
-POSITIONS = (1, 2, 4, 8, 16)
-DOCUMENTS = 8
+ROPE_FACTORS = (2, 4, 8, 16, 32, 64)
+DOCUMENTS = 16
 
 
 def measured(run: Path, plan: Plan) -> dict[str, list[dict[str, Any]]]:
@@ -66,14 +66,14 @@ def abcdigits(found: TextModel) -> list[dict[str, Any]]:
 def positions(found: TextModel, texts: str) -> list[dict[str, Any]]:
     """Loss by position on long documents."""
     trained = _trained(found)
-    longest = POSITIONS[-1] * trained
+    longest = round(POSITIONS[-1] * trained * 1.1) + 1  # a point is the mean within a tenth of it
     rows = stretches(long_documents(texts, found.tokenizer, longest, DOCUMENTS), longest)
     settings = _settings(found, 1)
     if not isinstance(found.model.config, MultiscreenArch):
         # Which factor is best depends on the position: a claim takes the best.
-        settings |= {f"RoPE x{factor}": Inference(rope_factor=float(factor)) for factor in POSITIONS[1:]}
+        settings |= {f"RoPE x{factor}": Inference(rope_factor=float(factor)) for factor in ROPE_FACTORS}
     losses = losses_by_position(found.model, rows, settings=settings)
-    return [to_dict(one) for one in points(losses, [ratio * trained // 2 for ratio in POSITIONS])]
+    return [to_dict(one) for one in points(losses, [round(ratio * trained) for ratio in POSITIONS])]
 
 
 def windows(found: TextModel) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from keysift.core.config import config, from_dict
 from keysift.core.errors import ConfigError, DataError
 
 Measure = Literal["lengths", "positions", "windows"]
+POSITIONS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # where loss by position is read, in training lengths
 
 
 @config

@@ -119,6 +119,15 @@ PAGES = (
         decide=starts,
     ),
     Page(
+        key="e7-start-text-long",
+        title="E7: where the acceptance starts, on text, trained for longer",
+        study="start-text-long",
+        figure="bars",
+        rule=f"the losses differ {RULE}",
+        larger="the same at a size and a budget where the loss has stopped falling",
+        decide=starts,
+    ),
+    Page(
         key="e7-start-recall",
         title="E7: where the acceptance starts, on one-hop recall",
         study="start-recall",

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 
 from keysift.sweep.groups import Group, at_best
+from keysift.sweep.outline import POSITIONS
 from keysift.sweep.pages import Page
 from keysift.web.chart import EMPTY, Axis, Line, as_file, chart
 
 RATIOS = (1, 2, 4, 8, 16, 32, 64)
-POSITIONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 def figure(one: Page, found: Sequence[Group]) -> str | None:

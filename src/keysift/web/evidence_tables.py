@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from keysift.sweep.groups import Group, Sample, at_best
+from keysift.sweep.outline import POSITIONS
 from keysift.sweep.pages import Page
-from keysift.web.evidence_figures import POSITIONS, RATIOS
+from keysift.web.evidence_figures import RATIOS
 
 # How `Study.then` chooses the points that have every seed.
 BEST = "At the rate whose first seed has the lowest validation loss (of all seeds, where every rate has them)"
