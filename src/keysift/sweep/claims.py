@@ -120,11 +120,14 @@ def worse_without(found: Sequence[Group], whole: str = "Multiscreen") -> list[Ve
     return verdicts
 
 
-def starts(found: Sequence[Group]) -> list[Verdict]:
+STARTS = ("an open start", "a spread start")
+
+
+def starts(found: Sequence[Group], others: Sequence[str] = STARTS) -> list[Verdict]:
     """Our own hypothesis, not the paper's."""
     paper = _named(found, "Multiscreen")
     verdicts = []
-    for other in ("an open start", "a spread start"):
+    for other in others:
         claim = f"An acceptance with {other} ends lower than the paper's start (our own hypothesis)"
         ours = _named(found, f"Multiscreen, {other.partition(' ')[2]}")
         if paper is None or ours is None or paper.losses is None or ours.losses is None:

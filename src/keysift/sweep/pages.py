@@ -4,7 +4,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from keysift.sweep.claims import RULE, Verdict, beyond, fewer_parameters, retrieval, stability, starts, worse_without
+from keysift.sweep.claims import (
+    RULE,
+    STARTS,
+    Verdict,
+    beyond,
+    fewer_parameters,
+    retrieval,
+    stability,
+    starts,
+    worse_without,
+)
 from keysift.sweep.groups import Group
 
 ACCURACIES = f"the accuracies differ {RULE}, and one of the two finds half the needles at its training length"
@@ -125,7 +135,7 @@ PAGES = (
         figure="bars",
         rule=f"the losses differ {RULE}",
         larger="the same at a size and a budget where the loss has stopped falling",
-        decide=starts,
+        decide=partial(starts, others=STARTS[:1]),
     ),
     Page(
         key="e7-start-recall",

@@ -36,8 +36,11 @@ def rendered(results: Path, recipes: Path) -> dict[str, str]:
         ]
     }
     for one in PAGES:
-        records = list(read_records(kept / f"{one.study}.jsonl").values())
-        again = list(read_records(kept / AGAIN / f"{one.study}.jsonl").values())
+        known = read_records(kept / f"{one.study}.jsonl")
+        records = list(known.values())
+        # A second run of what the study has since been changed to is no second run.
+        seconds = read_records(kept / AGAIN / f"{one.study}.jsonl").values()
+        again = [two for two in seconds if two.name in known and two.asked == known[two.name].asked]
         planned = read_plan(recipes / f"{one.study}.toml").runs
         drawing = figure(one, groups(records))
         if drawing is not None:
