@@ -131,6 +131,25 @@ def test_a_reader_does_not_mix_what_was_replaced_between_its_files(
     assert torch.equal(load(run)(tokens), opened(TINY, seed=1)(tokens))
 
 
+def test_a_reader_knows_what_it_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that is replaced between opening its directory and looking at the name is read again."""
+    from keysift.models import save as module
+
+    run, opening, loading, read = tmp_path / "run", os.open, module._load, []
+    save(opened(TINY), run)
+
+    def slow(path: str, flags: int) -> int:
+        handle = opening(path, flags)
+        monkeypatch.undo()
+        save(opened(TINY, seed=1), run)
+        monkeypatch.setattr(module, "_load", lambda directory: read.append(directory) or loading(directory))
+        return handle
+
+    monkeypatch.setattr(module.os, "open", slow)
+    load(run)
+    assert len(read) == 2, "the first reading was not of the directory that is held"
+
+
 def test_the_files_of_a_run_are_of_one_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are links through `last`, which leads elsewhere when a checkpoint is done; here between two reads."""
     from keysift.models import save as module

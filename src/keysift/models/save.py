@@ -147,7 +147,9 @@ def _watched(directory: Path) -> Iterator[Callable[[], bool]]:
         handle = os.open(real(), os.O_RDONLY)
     except OSError:
         handle = None
-    before = seen()
+    # Asked of what is held: by now the name may be another's, whose number would be free again.
+    held = None if handle is None else os.fstat(handle)
+    before = None if held is None else (held.st_dev, held.st_ino)
     try:
         yield replaced
     finally:
