@@ -58,7 +58,7 @@ def test_verdicts_follow_the_numbers(record: Record, tmp_path: Path) -> None:
         *["holds"] * 2,
         "nothing against it here",
         "not reached at these lengths",
-        "holds for these heads",
+        f"holds for {len(record.heads)} of {len(record.heads)} heads",
     ]
     bad = dict.fromkeys(good, 0.1) | {"distance_tightness_5": 1.2, "spread_slope": 2.0}
     bad |= {"fading_exponent_without_first": 0.95} | {f"recall_{n}": 0.3 for n in sets}

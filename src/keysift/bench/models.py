@@ -216,7 +216,7 @@ def decode(found: Gathered, sizes: Sizes, made: Mapping[str, Subject]) -> None:
             found.targets.append(at_most(f"{over}, bytes of cache", grown, 1.0, full_size=full, unit="x"))
         if length == first:
             speed = 1 / spread(taken["plain"]).median
-            over = f"{said} {first:,}, tokens/s over the {TOKENS_PER_S_BEFORE:.0f} of before"
+            over = f"{said} {first:,}, tokens/s over {TOKENS_PER_S_BEFORE:.0f}, as before decoding was profiled"
             full = (sizes.psi, first) == (FULL.psi, FULL.decode_from)
             found.targets.append(at_least(over, speed / TOKENS_PER_S_BEFORE, 2.0, full_size=full))
     note_crossing(found, "decode", ratios)

@@ -182,7 +182,7 @@ def _focus(record: Record) -> Row:
     return (
         "scores spread too little to stay sharp: the spread must grow like log n",
         f"{flat} of {len(slopes)} heads grow slower; {lost} cannot focus at {longest} keys",
-        "holds for these heads" if flat else "does not hold here",
+        f"holds for {flat} of {len(slopes)} heads" if flat else "does not hold here",
     )
 
 

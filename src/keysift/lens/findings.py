@@ -37,7 +37,7 @@ def _dispersion(record: Record) -> str:
     fading = [head for head in record.heads if (head.values.get("fading_exponent") or 0) > 0.5]
     return (
         f"A row spreads over {keys:.1f} keys on average. The largest weight falls with the number n of visible keys "
-        f"like n^-{exponent:.2f} on average; {len(fading)} heads fade faster than n^-0.5 (1 would be a plain average)."
+        f"like n^-{exponent:.2f} on average; {len(fading)} head{'s fade' if len(fading) != 1 else ' fades'} faster than n^-0.5 (1 would be a plain average)."
     )
 
 
