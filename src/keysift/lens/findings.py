@@ -34,10 +34,11 @@ def _dispersion(record: Record) -> str:
     keys, exponent = mean(record.heads, "effective_keys"), mean(record.heads, "fading_exponent")
     if keys is None or exponent is None:
         return ""
-    fading = [head for head in record.heads if (head.values.get("fading_exponent") or 0) > 0.5]
+    fading = sum((head.values.get("fading_exponent") or 0) > 0.5 for head in record.heads)
+    fade = f"{fading} head{' fades' if fading == 1 else 's fade'}"
     return (
         f"A row spreads over {keys:.1f} keys on average. The largest weight falls with the number n of visible keys "
-        f"like n^-{exponent:.2f} on average; {len(fading)} head{'s fade' if len(fading) != 1 else ' fades'} faster than n^-0.5 (1 would be a plain average)."
+        f"like n^-{exponent:.2f} on average; {fade} faster than n^-0.5 (1 would be a plain average)."
     )
 
 
