@@ -78,4 +78,4 @@ def test_inspect_writes_maps(
     inspect_command(parse(["inspect", "model", "--text", LINE, "--tokens", "8", "--maps", f"{tmp_path}/maps.json"]))
     with open(f"{tmp_path}/maps.json") as file:
         assert len(json.load(file)["tokens"]) == 8
-    assert "layers.0.heads.0" in capsys.readouterr().out
+    assert "layer head kind" in capsys.readouterr().out
