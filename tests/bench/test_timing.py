@@ -166,6 +166,7 @@ def test_a_peak_that_cannot_be_forgotten_only_adds(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
+@needs_kernel
 def test_a_child_that_fails_says_why() -> None:
     with refuses("kernel_mb failed in a process of its own .*negative dimension"):
         in_a_child(kernel_mb, -1, 2)
