@@ -6,7 +6,8 @@ from keysift.kernels import native
 
 _REASON = native.unusable()
 # A library that is there but stale or broken is a fault to be seen, not a machine that lacks something.
+LACKS_KERNEL = _REASON is not None and _REASON.code in (native.Code.NOT_BUILT, native.Code.ISA_NOT_HERE)
 needs_kernel = pytest.mark.skipif(
-    _REASON is not None and _REASON.code in (native.Code.NOT_BUILT, native.Code.ISA_NOT_HERE),
+    LACKS_KERNEL,
     reason=f"THE COMPILED KERNEL WAS NOT TESTED: {_REASON}",
 )

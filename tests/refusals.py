@@ -56,9 +56,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         output["met"] = sorted(met)
         return
     if session.config.getoption("--every-raise"):
+        from tests.machine import LACKS_KERNEL  # after conftest has set up the environment
+
         missed = sorted(raises_in_source() - met)
-        if missed:
-            session.config.stash[_MISSED] = missed
+        session.config.stash[_MISSED] = missed
+        # Without the kernel, tests that meet some of them are skipped, and say so.
+        if missed and not LACKS_KERNEL:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from keysift.bench.record import Result
-from keysift.cli.main import main
+from keysift.cli.main import main, parse
 from keysift.core.config import load
 from tests.fuzz.sandbox import RAW, Ended, run
+from tests.refusals import refuses
 
 ROOT = Path(__file__).parent.parent.parent
 RESULTS, CHECKPOINT = ROOT / "docs" / "results", ROOT / "checkpoints" / "one-hop-multiscreen"
@@ -51,6 +52,8 @@ def test_a_mistyped_flag_is_told_plainly(argv: tuple[str, ...], meant: bytes, tm
 
 
 def test_a_mistyped_verb_is_one_line_with_the_nearest(tmp_path: Path) -> None:
+    with refuses("no verb is called 'wieght'; did you mean 'weigh'?"):
+        parse(["wieght"])
     ended = at_terminal("wieght", "--scores", "1,2", cwd=tmp_path)
     assert ended.code == 2
     said = ended.said.decode().replace("\r\n", "\n")

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.house.seeded import run_tests
+from tests.machine import needs_kernel
 
 ROOT = Path(__file__).parent.parent.parent
 SCREENING = "tests/mechanisms/test_screening.py"
@@ -28,6 +29,7 @@ class Fault(NamedTuple):
     wrong: str
     tests: str
     only: str = ""
+    kernel: bool = False  # found by tests that need it
 
 
 FAULTS = [
@@ -173,6 +175,7 @@ FAULTS = [
         "yield Block(some, rows, columns, offset + start + 1)",
         "yield Block(some, rows, columns, offset + start)",
         THRESHOLDS,
+        kernel=True,
     ),
     Fault(
         "no gradient for a learned order",
@@ -181,6 +184,7 @@ FAULTS = [
         "*found, None, None, None, None",
         THRESHOLDS,
         "alpha_entmax",
+        kernel=True,
     ),
     Fault(
         "keys of the first block only",
@@ -196,6 +200,7 @@ FAULTS = [
         'self.entries["v"], self.ring_G2, [0] * len(first), keys)',
         "tests/models/test_rings.py",
         "same_bits",
+        kernel=True,
     ),
     Fault(
         "a promise claimed",
@@ -228,7 +233,9 @@ def red(tmp_path: Path, fault: Fault) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "fault", [pytest.param(fault, id=fault.name, marks=needs_kernel if fault.kernel else ()) for fault in FAULTS]
+)
 def test_fault_is_caught(fault: Fault, tmp_path: Path) -> None:
     done = red(tmp_path, fault)
     assert done.returncode == 1, f"the suite stayed green:\n{done.stdout[-2000:]}"
