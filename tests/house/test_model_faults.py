@@ -233,7 +233,7 @@ def swe_at_the_training_length() -> None:
     checks.multiscreen_matches_oracle(inference=Inference(expand_windows=6))
 
 
-FAULTS: list[tuple[Callable[[Patch], None], Callable[[], None]]] = [
+FAULTS: list[tuple[Callable[[Patch], None], Callable[[], None]] | pytest.ParameterSet] = [
     (mipe_without_pi, checks.positions_matter),
     (mipe_without_pi, oracle),
     (positions_wrapped, oracle),
