@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
 
 from keysift.evaluate.agreement import draw, no_worse_than_plain
 from keysift.kernels import blockwise, dense
@@ -12,6 +11,7 @@ from keysift.kernels.attend import attend, explain
 from keysift.kernels.positions import Positions
 from keysift.mechanisms import MECHANISMS, find
 from keysift.mechanisms.spec import Mechanism, Promise
+from tests.kernels.checks import largest_saved
 from tests.refusals import refuses
 
 ABSOLUTE = [m for m in [*MECHANISMS, find("screening+value_gate")] if Promise.ABSOLUTE in m.holds]
@@ -60,19 +60,8 @@ def test_blocks_outside_the_band_are_never_formed(monkeypatch: pytest.MonkeyPatc
 
 def test_memory_does_not_grow_with_queries_times_keys() -> None:
     q = torch.randn(1, 1, 640, 4, requires_grad=True)
-    largest = 0
-
-    def pack(tensor: Tensor) -> Tensor:
-        nonlocal largest
-        largest = max(largest, tensor.numel())
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        attend("relu", q, q, q, backend="blockwise").sum().backward()
-    assert largest <= 640 * 16
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        attend("relu", q, q, q, backend="dense").sum().backward()
-    assert largest == 640 * 640
+    assert largest_saved(lambda: attend("relu", q, q, q, backend="blockwise")) <= 640 * 16
+    assert largest_saved(lambda: attend("relu", q, q, q, backend="dense")) == 640 * 640
 
 
 def test_declines_with_a_reason() -> None:

@@ -2,6 +2,7 @@
 
 import math
 import weakref
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,12 +13,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from keysift.evaluate.agreement import draw, no_worse_than_plain
+from keysift.evaluate.agreement import draw
 from keysift.kernels import by_rows
 from keysift.kernels.attend import attend, explain
 from keysift.kernels.positions import Positions
 from keysift.mechanisms import MECHANISMS, entmax, find
 from keysift.mechanisms.spec import Mechanism
+from tests.kernels import checks
+from tests.kernels.checks import largest_saved
 from tests.refusals import refuses
 
 ALL = [*MECHANISMS, find("softpick+value_gate"), find("sparsemax+output_gate")]
@@ -30,9 +33,7 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(by_rows, "PAIRS", 512)
 
 
-def agrees(mechanism: Mechanism, queries: int, keys: int, **options: Any) -> dict[str, Tensor]:
-    draws = [draw(mechanism, queries, keys, seed=seed) for seed in range(3)]
-    return no_worse_than_plain(mechanism, *draws, backend="by_rows", **options)
+agrees = partial(checks.agrees, "by_rows")
 
 
 @every
@@ -70,15 +71,7 @@ def test_newton_is_sorting(x: Tensor) -> None:
 def test_no_tensor_grows_with_queries_times_keys(name: str) -> None:
     mechanism = find(name)
     q, k, v = (torch.randn(1, maps, 640, 4, requires_grad=True) for maps in (mechanism.maps, mechanism.key_maps, 1))
-    largest = 0
-
-    def pack(tensor: Tensor) -> Tensor:
-        nonlocal largest
-        largest = max(largest, tensor.numel())
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        attend(mechanism, q, k, v, backend="by_rows").sum().backward()
+    largest = largest_saved(lambda: attend(mechanism, q, k, v, backend="by_rows"))
     assert largest <= 2 * 640 * 8 * mechanism.maps
 
 

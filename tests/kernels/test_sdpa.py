@@ -1,7 +1,7 @@
 """The softmax family on torch's kernel agrees with the definition in value and every gradient, wherever keys stand."""
 
 import math
-from typing import Any
+from functools import partial
 
 import pytest
 import torch
@@ -15,6 +15,8 @@ from keysift.kernels.positions import Positions
 from keysift.mechanisms import MECHANISMS, find
 from keysift.mechanisms.rules import Softmax
 from keysift.mechanisms.spec import Mechanism
+from tests.kernels import checks
+from tests.kernels.checks import largest_saved
 from tests.refusals import refuses
 from tests.representatives import few_at_once
 
@@ -28,9 +30,7 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "BLOCK", 16)
 
 
-def agrees(mechanism: Mechanism, queries: int, keys: int, **options: Any) -> dict[str, Tensor]:
-    draws = [draw(mechanism, queries, keys, seed=seed) for seed in range(3)]
-    return no_worse_than_plain(mechanism, *draws, backend="sdpa", **options)
+agrees = partial(checks.agrees, "sdpa")
 
 
 @every
@@ -174,17 +174,8 @@ def test_the_operators_are_what_torch_expects() -> None:
 
 def test_no_tensor_grows_with_queries_times_keys() -> None:
     q = torch.randn(1, 1, 640, 4, requires_grad=True)
-    largest = 0
-
-    def pack(tensor: Tensor) -> Tensor:
-        nonlocal largest
-        largest = max(largest, tensor.numel())
-        return tensor
-
     for name in ("softmax", "softmax_sink", "softmax_minus_uniform", "ssmax"):
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            attend(name, q, q, q, backend="sdpa").sum().backward()
-    assert largest <= 640 * 4
+        assert largest_saved(lambda name=name: attend(name, q, q, q, backend="sdpa")) <= 640 * 4  # type: ignore[misc]
 
 
 def every_pair(positions: Positions, causal: bool, batch: int, t: int, s: int) -> Tensor:

@@ -2,11 +2,10 @@
 
 import ctypes
 import math
-from typing import Any
+from functools import partial
 
 import pytest
 import torch
-from torch import Tensor
 
 from keysift.evaluate.agreement import answers, draw, no_worse_than_plain
 from keysift.evaluate.cached import check_cache
@@ -18,6 +17,8 @@ from keysift.mechanisms.rules import RunningSums
 from keysift.mechanisms.spec import Mechanism
 from keysift.models.arch import TransformerArch
 from keysift.models.kinds import build, configure
+from tests.kernels import checks
+from tests.kernels.checks import compiles_whole, largest_saved
 from tests.machine import needs_kernel
 from tests.refusals import refuses
 from tests.representatives import few_at_once
@@ -28,9 +29,7 @@ FAMILY = [*KNOWN, find("softpick+value_gate"), find("sigmoid_visible+output_gate
 every = pytest.mark.parametrize("mechanism", few_at_once(FAMILY))
 
 
-def agrees(mechanism: Mechanism, queries: int, keys: int, **options: Any) -> dict[str, Tensor]:
-    draws = [draw(mechanism, queries, keys, seed=seed) for seed in range(3)]
-    return no_worse_than_plain(mechanism, *draws, backend="sums_cpu", **options)
+agrees = partial(checks.agrees, "sums_cpu")
 
 
 def test_every_mechanism_of_one_pass_is_known() -> None:
@@ -191,30 +190,12 @@ def test_caches(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["softpick", "sigmoid_visible", "relu"])
 def test_compiles_whole(name: str) -> None:
-    def loss(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return attend(name, q, k, v, backend="sums_cpu").square().sum()
-
-    found = []
-    for run in (loss, torch.compile(loss, fullgraph=True, backend="aot_eager")):
-        leaves = [
-            torch.randn(1, 2, 20, 4, generator=torch.Generator().manual_seed(i)).requires_grad_() for i in range(3)
-        ]
-        found.append(torch.autograd.grad(run(*leaves), leaves))
-    torch.testing.assert_close(*found)
+    compiles_whole(name, "sums_cpu")
 
 
 def test_no_tensor_grows_with_queries_times_keys() -> None:
     q = torch.randn(1, 1, 640, 4, requires_grad=True)
-    largest = 0
-
-    def pack(tensor: Tensor) -> Tensor:
-        nonlocal largest
-        largest = max(largest, tensor.numel())
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        attend("softpick", q, q, q, backend="sums_cpu").sum().backward()
-    assert largest <= 640 * 4
+    assert largest_saved(lambda: attend("softpick", q, q, q, backend="sums_cpu")) <= 640 * 4
 
 
 def test_the_library_refuses_what_it_cannot_sum() -> None:

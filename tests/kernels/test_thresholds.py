@@ -5,7 +5,7 @@ import math
 import os
 import subprocess
 import sys
-from typing import Any
+from functools import partial
 
 import pytest
 import torch
@@ -24,6 +24,8 @@ from keysift.mechanisms.rules import Threshold
 from keysift.mechanisms.spec import Mechanism
 from keysift.models.arch import TransformerArch
 from keysift.models.kinds import build, configure
+from tests.kernels import checks
+from tests.kernels.checks import compiles_whole, largest_saved
 from tests.machine import needs_kernel
 from tests.refusals import refuses
 
@@ -38,9 +40,7 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thresholds_cpu, "PAIRS", 700)
 
 
-def agrees(mechanism: Mechanism, queries: int, keys: int, **options: Any) -> dict[str, Tensor]:
-    draws = [draw(mechanism, queries, keys, seed=seed) for seed in range(3)]
-    return no_worse_than_plain(mechanism, *draws, backend="thresholds_cpu", **options)
+agrees = partial(checks.agrees, "thresholds_cpu")
 
 
 @every
@@ -193,16 +193,7 @@ def test_the_library_refuses_what_it_cannot_solve() -> None:
 
 def test_no_tensor_grows_with_queries_times_keys() -> None:
     q = torch.randn(1, 1, 640, 4, requires_grad=True)
-    largest = 0
-
-    def pack(tensor: Tensor) -> Tensor:
-        nonlocal largest
-        largest = max(largest, tensor.numel())
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        attend("sparsemax", q, q, q, backend="thresholds_cpu").sum().backward()
-    assert largest <= 640 * 4
+    assert largest_saved(lambda: attend("sparsemax", q, q, q, backend="thresholds_cpu")) <= 640 * 4
 
 
 def test_caches() -> None:
@@ -224,16 +215,7 @@ def test_the_operators_are_what_torch_expects() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sparsemax", "alpha_entmax"])
 def test_compiles_whole(name: str) -> None:
-    def loss(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return attend(name, q, k, v, backend="thresholds_cpu").square().sum()
-
-    found = []
-    for run in (loss, torch.compile(loss, fullgraph=True, backend="aot_eager")):
-        leaves = [
-            torch.randn(1, 2, 20, 4, generator=torch.Generator().manual_seed(i)).requires_grad_() for i in range(3)
-        ]
-        found.append(torch.autograd.grad(run(*leaves), leaves))
-    torch.testing.assert_close(*found)
+    compiles_whole(name, "thresholds_cpu")
 
 
 @pytest.mark.slow

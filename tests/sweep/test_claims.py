@@ -189,6 +189,8 @@ def test_a_page_with_and_without_records(page: Page, tmp_path: Path) -> None:
     assert f"4 of {read_plan(RECIPES / f'{page.study}.toml').runs} runs, 4 minutes" in made_of
     assert "loss 2.0500, +0.05 from its record, beside a standard deviation over seeds of 0.1; it holds" in made_of
     assert page.study in files["README.md"]
+    write_records(file.parent / AGAIN / file.name, [replace(records[0], asked={**records[0].asked, "steps": 10**6})])
+    assert "Made a second time" not in evidence.rendered(tmp_path, RECIPES)[f"{page.key}.md"], "of another setting"
 
 
 def test_the_index_is_in_order_and_has_the_latency(tmp_path: Path) -> None:

@@ -260,14 +260,18 @@ def filled(one: Subject, length: int) -> Cache:
         store._grow(length + 1, store.entries)
         for entries in store.entries.values():
             entries.normal_(generator=random)
-    cache.lengths = cache._longest = [length]
+    _set_length(cache, length)
     return cache
 
 
 def decode_after(model: LanguageModel, cache: Cache, length: int) -> torch.Tensor:
     """The token after so many, each time anew."""
-    cache.lengths = cache._longest = [length]
+    _set_length(cache, length)
     return decode_one(model, cache)
+
+
+def _set_length(cache: Cache, length: int) -> None:
+    cache.lengths = cache._longest = [length]
 
 
 @torch.inference_mode()

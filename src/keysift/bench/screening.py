@@ -265,8 +265,8 @@ def variants(found: Gathered, sizes: Sizes) -> float:
         )
         timed = [from_dict(Row, one) for one in rows]
         found.rows.extend(timed)
-        took = {(one.what, one.step): one.seconds.median for one in timed}
-        largest = max(largest, *(took[what, BACKWARD] / took[what, FORWARD] for what, _ in took))
+        took = {(one.step, one.what): one.seconds.median for one in timed}
+        largest = max(largest, *(took[BACKWARD, one.what] / took[FORWARD, one.what] for one in timed))
     return largest
 
 

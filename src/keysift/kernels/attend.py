@@ -44,9 +44,8 @@ class Choice:
     declined: Mapping[str, str]
 
 
-BACKENDS: Registry[Backend] = Registry("backend")  # in order of preference
-BACKENDS.add(
-    "screening_cpu",
+BACKENDS: Registry[Backend] = Registry("backend")
+for _backend in (  # in order of preference
     Backend(
         name="screening_cpu",
         about="the compiled kernel for screening: skips what is outside a window or refused, exactly",
@@ -55,18 +54,12 @@ BACKENDS.add(
         declines=screening_cpu.declines,
         reads_only_visible=True,
     ),
-)
-BACKENDS.add(
-    "sdpa",
     Backend(
         name="sdpa",
         about="the softmax family on torch's fused attention kernel; memory grows with queries only",
         run=sdpa.run,
         declines=sdpa.declines,
     ),
-)
-BACKENDS.add(
-    "sums_cpu",
     Backend(
         name="sums_cpu",
         about="the compiled kernel for mechanisms of one pass: sums over blocks; memory grows with queries only",
@@ -74,9 +67,6 @@ BACKENDS.add(
         unusable=native.unusable,
         declines=sums_cpu.declines,
     ),
-)
-BACKENDS.add(
-    "thresholds_cpu",
     Backend(
         name="thresholds_cpu",
         about="the compiled solver for sparsemax and entmax, a block of rows at a time; memory grows with keys only",
@@ -85,9 +75,6 @@ BACKENDS.add(
         declines=thresholds_cpu.declines,
         not_worth=blockwise.not_worth,
     ),
-)
-BACKENDS.add(
-    "blockwise",
     Backend(
         name="blockwise",
         about="plain torch, block by block, for mechanisms that judge each key alone; memory grows with queries only",
@@ -95,9 +82,6 @@ BACKENDS.add(
         declines=blockwise.declines,
         not_worth=blockwise.not_worth,
     ),
-)
-BACKENDS.add(
-    "by_rows",
     Backend(
         name="by_rows",
         about="plain torch, a block of whole rows at a time, for every mechanism; memory grows with keys only",
@@ -105,11 +89,9 @@ BACKENDS.add(
         declines=by_rows.declines,
         not_worth=blockwise.not_worth,
     ),
-)
-BACKENDS.add(
-    "dense",
     Backend(name="dense", about="the definition in plain torch; memory grows with queries x keys", run=dense.run),
-)
+):
+    BACKENDS.add(_backend.name, _backend)
 
 # A plain list, because torch.compile guards on it; it does not know context variables.
 _only: list[str] = []

@@ -1,4 +1,4 @@
-"""What compiled operators on prepared q, k and v share: which calls they can run, and who sees whom."""
+"""What operators share: how torch is told of them, which calls compiled ones can run, and who sees whom there."""
 
 from typing import Any
 
@@ -10,15 +10,28 @@ from keysift.kernels import native
 from keysift.kernels.call import Call, has_tangents, transformed
 
 FARTHEST = 1 << 59  # the library adds positions in 64 bits
+_TYPES = {Tensor: "Tensor", Tensor | None: "Tensor?", int: "int", float: "float", bool: "bool"}
+
+
+def schema(inputs: type[tuple[Any, ...]]) -> str:
+    """Arguments of an operator as torch spells them, from a NamedTuple. A compiled graph may leave an offset open."""
+    told = ((name, "SymInt" if name == "offset" else _TYPES[kind]) for name, kind in inputs.__annotations__.items())
+    return ", ".join(f"{kind} {name}" for name, kind in told)
+
+
+def unreadable(q: Tensor) -> str | None:
+    """Why the library cannot read such a tensor."""
+    if q.device.type != "cpu":
+        return f"the tensors are on {q.device.type}"
+    return None if q.dtype in native.DTYPES else f"{q.dtype} is not supported"
 
 
 def declines(call: Call, return_weights: bool) -> str | None:
     if return_weights:
         return "it never forms the weights"
-    if call.q.device.type != "cpu":
-        return f"the tensors are on {call.q.device.type}"
-    if call.q.dtype not in native.DTYPES:
-        return f"{call.q.dtype} is not supported"
+    wrong = unreadable(call.q)
+    if wrong is not None:
+        return wrong
     if call.keep is not None or call.bias is not None:
         return "a keep mask or a bias was given"
     if transformed():

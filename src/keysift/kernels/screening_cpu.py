@@ -29,7 +29,7 @@ def declines(call: Call, return_weights: bool) -> str | None:
     flags = _flags(call.mechanism)
     if flags is None:
         return f"it computes screening, not {call.mechanism.name}"
-    if call.q.shape[3] < 2 and not flags & native.NO_ROTATION:
+    if not _turns(flags, call.q):
         return "the rotation needs a key width of at least 2"
     return compiled.declines(call, return_weights)
 
@@ -48,8 +48,7 @@ class Inputs(NamedTuple):
     flags: int
 
 
-_TYPES = {"pieces": "Tensor?", "offset": "SymInt", "flags": "int"}
-_INPUTS = ", ".join(f"{_TYPES.get(name, 'Tensor')} {name}" for name in Inputs._fields)
+_INPUTS = compiled.schema(Inputs)
 
 
 def run(call: Call) -> tuple[Tensor, None]:
@@ -66,9 +65,8 @@ def reads_rings(mechanism: Mechanism, q: Tensor, scalars: Scalars) -> bool:
     return (
         flags is not None
         and isinstance(scalars, Aligned)
-        and q.device.type == "cpu"
-        and q.dtype in native.DTYPES
-        and (q.shape[3] > 1 or bool(flags & native.NO_ROTATION))
+        and _turns(flags, q)
+        and compiled.unreadable(q) is None
         and not torch.is_grad_enabled()
         and not in_forward_mode()
         and may_look()
@@ -96,6 +94,11 @@ def _inputs(
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in qkv)
     window, reach, acceptance = (scalars[n].reshape(-1).contiguous() for n in ("window", "reach", "acceptance"))
     return Inputs(q, k, v, window, reach, acceptance, positions.pieces, positions.offset, flags)
+
+
+def _turns(flags: int, q: Tensor) -> bool:
+    """Whether there are two channels to turn, or nothing turns."""
+    return q.shape[3] > 1 or bool(flags & native.NO_ROTATION)
 
 
 def _flags(mechanism: Mechanism) -> int | None:

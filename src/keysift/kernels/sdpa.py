@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from keysift.kernels import dense, parts
+from keysift.kernels import compiled, dense, parts
 from keysift.kernels.call import Call, has_tangents, part, transformed
 from keysift.mechanisms.rules import Softmax, counted
 
@@ -152,8 +152,7 @@ class Inputs(NamedTuple):
     scale: float
 
 
-_TYPES = {"sink": "Tensor?", "pieces": "Tensor?", "mask": "Tensor?", "offset": "SymInt", "causal": "bool"}
-_INPUTS = ", ".join(f"{_TYPES.get(name, 'float' if name == 'scale' else 'Tensor')} {name}" for name in Inputs._fields)
+_INPUTS = compiled.schema(Inputs)
 
 
 def _attention(x: Inputs) -> Tensor:

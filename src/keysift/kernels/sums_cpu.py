@@ -79,8 +79,7 @@ class Inputs(NamedTuple):
     rest: float
 
 
-_TYPES = {"shift": "Tensor?", "pieces": "Tensor?", "offset": "SymInt", "kind": "int", "scale": "float", "rest": "float"}
-_INPUTS = ", ".join(f"{_TYPES.get(name, 'Tensor')} {name}" for name in Inputs._fields)
+_INPUTS = compiled.schema(Inputs)
 
 
 def run(call: Call) -> tuple[Tensor, None]:

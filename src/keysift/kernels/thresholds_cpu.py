@@ -50,8 +50,7 @@ class Inputs(NamedTuple):
     scale: float
 
 
-_TYPES = {"pieces": "Tensor?", "offset": "SymInt", "scale": "float"}
-_INPUTS = ", ".join(f"{_TYPES.get(name, 'Tensor')} {name}" for name in Inputs._fields)
+_INPUTS = compiled.schema(Inputs)
 
 
 def run(call: Call) -> tuple[Tensor, None]:

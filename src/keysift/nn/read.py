@@ -43,8 +43,8 @@ def read(
     """B H T V. Scores and weights are formed only if somebody watches them."""
     k, v, positions = k_BGTK, v_BGTV, reading.positions
     if store is not None:
-        whole = q_BHTK.shape[2] == 1 and not look.watched and store.carries(q_BHTK.dtype)
-        if whole and reads_rings(mechanism, q_BHTK, scalars):
+        one_token = q_BHTK.shape[2] == 1 and not look.watched
+        if one_token and store.carries(q_BHTK.dtype) and reads_rings(mechanism, q_BHTK, scalars):
             return _step(mechanism, q_BHTK, k, v, scalars, reading, store)
         k, v, scalars, positions = _remember(mechanism, k, v, scalars, reading, store)
     if not look.watched:

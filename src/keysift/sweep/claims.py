@@ -112,12 +112,16 @@ def worse_without(found: Sequence[Group], whole: str = "Multiscreen") -> list[Ve
     for part in ("RoPE", "no position", "no TanhNorm", "no gate", "r = 1"):
         claim = f"Screening is worse with {part}"
         other = _named(found, f"{whole if part != 'r = 1' else 'Multiscreen'}, {part}")
-        if mine is None or other is None or mine.losses is None or other.losses is None:
-            verdicts.append(missing(claim, "both"))
-            continue
-        gap = Difference(other.losses, mine.losses)
-        verdicts.append(Verdict(claim, gap.word, f"{gap} nats"))
+        verdicts.append(_ends_above(claim, other, mine))
     return verdicts
+
+
+def _ends_above(claim: str, high: Group | None, low: Group | None) -> Verdict:
+    """Whether one contestant's validation loss is higher than another's."""
+    if high is None or low is None or high.losses is None or low.losses is None:
+        return missing(claim, "both")
+    gap = Difference(high.losses, low.losses)
+    return Verdict(claim, gap.word, f"{gap} nats")
 
 
 STARTS = ("an open start", "a spread start")
@@ -130,11 +134,7 @@ def starts(found: Sequence[Group], others: Sequence[str] = STARTS) -> list[Verdi
     for other in others:
         claim = f"An acceptance with {other} ends lower than the paper's start (our own hypothesis)"
         ours = _named(found, f"Multiscreen, {other.partition(' ')[2]}")
-        if paper is None or ours is None or paper.losses is None or ours.losses is None:
-            verdicts.append(missing(claim, "both"))
-            continue
-        gap = Difference(paper.losses, ours.losses)
-        verdicts.append(Verdict(claim, gap.word, f"{gap} nats"))
+        verdicts.append(_ends_above(claim, paper, ours))
     return verdicts
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from keysift.core.config import to_dict
-from keysift.evaluate.positions import losses_by_position, points, stretches
+from keysift.evaluate.positions import WITHIN, losses_by_position, points, stretches
 from keysift.evaluate.retrieval import answers, grid
 from keysift.evaluate.tasks import HELD_OUT, find_task, recall_of
 from keysift.evaluate.texts import long_documents
@@ -66,7 +66,7 @@ def abcdigits(found: TextModel) -> list[dict[str, Any]]:
 def positions(found: TextModel, texts: str) -> list[dict[str, Any]]:
     """Loss by position on long documents."""
     trained = _trained(found)
-    longest = round(POSITIONS[-1] * trained * 1.1) + 1  # a point is the mean within a tenth of it
+    longest = round(POSITIONS[-1] * trained * (1 + WITHIN)) + 1  # a point is the mean so far around it
     rows = stretches(long_documents(texts, found.tokenizer, longest, DOCUMENTS), longest)
     settings = _settings(found, 1)
     if not isinstance(found.model.config, MultiscreenArch):

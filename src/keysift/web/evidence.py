@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from keysift.sweep.claims import Verdict
 from keysift.sweep.groups import groups
 from keysift.sweep.outline import read_plan
 from keysift.sweep.pages import PAGES, Page
@@ -42,13 +43,16 @@ def rendered(results: Path, recipes: Path) -> dict[str, str]:
         seconds = read_records(kept / AGAIN / f"{one.study}.jsonl").values()
         again = [two for two in seconds if two.name in known and two.asked == known[two.name].asked]
         planned = read_plan(recipes / f"{one.study}.toml").runs
-        drawing = figure(one, groups(records))
+        found = groups(records)
+        verdicts, drawing = one.decide(found), figure(one, found)
         if drawing is not None:
             files[f"{one.key}.svg"] = drawing
-        files[f"{one.key}.md"] = page(one, records, again, planned, drawn=drawing is not None)
+        about = [*tables(one, found), "", _provenance(records, planned), ""] if records else []
+        repeats = [Repeat(two, records) for two in again]
+        files[f"{one.key}.md"] = page(one, verdicts, about, repeats, drawn=drawing is not None)
         entries[one.key] = [
             row(verdict.claim, verdict.word, f"[{one.title}]({one.key}.md)", f"`{command(one)}`")
-            for verdict in one.decide(groups(records))
+            for verdict in verdicts
         ]
     lines += [entry for key in sorted(entries, key=_number) for entry in entries[key]]
     return {"README.md": "\n".join(lines) + "\n", **files}
@@ -66,15 +70,13 @@ def command(one: Page) -> str:
     )
 
 
-def page(one: Page, records: Sequence[Record], again: Sequence[Record], planned: int, *, drawn: bool) -> str:
-    found = groups(records)
+def page(one: Page, verdicts: Sequence[Verdict], about: list[str], again: Sequence[Repeat], *, drawn: bool) -> str:
     lines = [f"# {one.title}", ""]
-    lines += [f"- **{verdict.claim}: {verdict.word}** ({verdict.why})" for verdict in one.decide(found)]
+    lines += [f"- **{verdict.claim}: {verdict.word}** ({verdict.why})" for verdict in verdicts]
     lines += ["", f"Rule: {one.rule}. A larger run would have to show {one.larger}.", ""]
-    if records:
-        lines += [f"![{one.title}]({one.key}.svg)", ""] if drawn else []
-        lines += [*tables(one, found), "", _provenance(records, planned), ""]
-    lines += [f"Made a second time: {Repeat(record, records)}.\n" for record in again]
+    lines += [f"![{one.title}]({one.key}.svg)", ""] if drawn else []
+    lines += about
+    lines += [f"Made a second time: {repeat}.\n" for repeat in again]
     lines += ["```sh", command(one), "```"]
     return "\n".join(lines) + "\n"
 
