@@ -1,10 +1,10 @@
-# One word for each intent. Every target sets up what it needs.
+# Every target sets up what it needs. CONTRIBUTING.md describes the common ones.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo check test test-hub soak fuzz bench docs clean sanitize
+.PHONY: setup demo check test test-hub soak fuzz bench docs evidence clean sanitize
 
 setup: $(READY)
 
@@ -19,58 +19,64 @@ $(READY): pyproject.toml constraints.txt $(wildcard csrc/*.h csrc/*.cpp csrc/CMa
 demo: $(READY)
 	$(BIN)/keysift demo
 
-check: $(READY)
+# Format, lint, types and the import contract: shared by check and test.
+.PHONY: lint
+lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q -n 2 -m 'not slow'
 
-test: $(READY)
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q -n 2 --every-raise
+check: lint
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not slow'
 
-# The bridge to Hugging Face on the lowest and the newest transformers of the range, with lm-eval: two environments of
-# about 2 GB under build/. `make test` runs the pinned transformers.
+# Lists the raise statements that no test executes. CI sets RAISES=--raise-ratchet to fail on new ones.
+RAISES ?= --every-raise
+test: lint
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal $(RAISES)
+
+# Tests of hub/ with the lowest and the newest supported transformers, with lm-eval and with TRL. Creates two
+# environments of about 2 GB under build/. `make test` uses the pinned transformers.
 HUB_LOWEST := $(shell sed -n 's/^hub = \["transformers>=\([0-9.]*\).*/\1/p' pyproject.toml)
 test-hub:
-	@for asked in "transformers==$(HUB_LOWEST)" "transformers<6"; do \
-		venv=build/hub-$$(echo "$$asked" | tr -dc '0-9.=' | tr '=' v); \
-		echo "$$asked in $$venv"; \
+	@for version in "transformers==$(HUB_LOWEST)" "transformers<6"; do \
+		venv=build/hub-$$(echo "$$version" | tr -dc '0-9.=' | tr '=' v); \
+		echo "$$version in $$venv"; \
 		$(PYTHON) -m venv $$venv || exit 1; \
 		grep -ivE '^(transformers|huggingface_hub|tokenizers)==' constraints.txt > $$venv/constraints.txt; \
 		$$venv/bin/python -m pip install --quiet --constraint $$venv/constraints.txt torch || exit 1; \
-		$$venv/bin/python -m pip install --quiet --upgrade --constraint $$venv/constraints.txt --editable '.[dev,lm]' "$$asked" || exit 1; \
+		$$venv/bin/python -m pip install --quiet --upgrade --constraint $$venv/constraints.txt --editable '.[dev,lm,trl]' "$$version" || exit 1; \
 		$$venv/bin/python -m pytest -q tests/hub || exit 1; \
 	done
 
-# Every fault at full length: 30 random kills; one before every change that training, saving a model, building a corpus
-# or a sweep makes to its folder, and readers in a loop beside them; faults seeded in several processes.
-# `make test` runs a short version of each.
+# Long fault tests: 30 random kills; a kill before every file-system change of training, saving, corpus building and
+# sweeps, with concurrent readers; removed guards; faults in several processes. `make test` runs a short version.
 SOAKED := tests/train/test_faults.py tests/train/test_distributed.py tests/sweep/test_sweep.py tests/house/test_training_faults.py \
-	tests/models/test_replacing.py tests/data/test_shards.py tests/house/test_trust_faults.py
+	tests/models/test_replacing.py tests/data/test_shards.py tests/house/test_guard_faults.py
 soak: $(READY)
 	SOAK=1 $(BIN)/python -m pytest -q -n 2 $(SOAKED)
 
-# Mutated input for every verb and every file format, for a bounded time; the counts stand in docs/security.md.
+# Mutated input for every command and every file format, for a fixed time. docs/security.md shows the counts.
 FUZZ_SECONDS ?= 300
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) --out docs/results/fuzz.json
 	$(BIN)/python docs/generate.py
 
-# The kernel's own driver under AddressSanitizer and UndefinedBehaviorSanitizer, every variant this machine runs.
+# The C++ test driver under AddressSanitizer and UndefinedBehaviorSanitizer, for every instruction set of this machine.
 sanitize:
 	cmake -S csrc -B build/sanitize -DKEYSIFT_SANITIZE=ON
 	cmake --build build/sanitize --parallel 2
 	for isa in plain avx2 avx512; do echo "$$isa"; KEYSIFT_ISA=$$isa build/sanitize/keysift_driver || exit 1; done
 
-# Measures anew what docs/ shows; about two hours on a quiet machine.
+# Repeat the benchmarks that docs/ shows. Takes about two hours on a quiet machine.
 BENCHMARKS := screening mechanisms models documents decode
 bench: $(READY)
 	for name in $(BENCHMARKS); do $(BIN)/keysift bench $$name --out docs/results/$$name.json || exit 1; done
+	$(BIN)/python docs/generate.py
+
+# Trains and records the runs of every study that have no record yet, then writes the pages.
+evidence: $(READY)
+	for study in evidence/*/records.jsonl; do $(BIN)/python -m evidence run $$(basename $$(dirname $$study)) || exit 1; done
 	$(BIN)/python docs/generate.py
 
 docs: $(READY)

@@ -1,4 +1,4 @@
-// Runs forward and backward over awkward shapes, for the sanitizers. Every buffer is exactly as long as the API says.
+// Runs forward and backward passes over unusual shapes, for the sanitizers. Every buffer has exactly the documented size.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -15,7 +15,7 @@ struct Case {
   int32_t dtype;
   uint32_t flags;
   float window, acceptance;
-  bool pieces;
+  bool segments;
 };
 
 struct Buffer {
@@ -32,7 +32,7 @@ void fill(Buffer* to, int32_t dtype, std::mt19937* random, float shift) {
     float* x = reinterpret_cast<float*>(to->bytes.data());
     for (size_t i = 0; i < to->bytes.size() / 4; ++i) x[i] = normal(*random);
   } else {
-    // The top bits of a small fp32 number are a fine bf16, and some finite f16.
+    // These bit patterns are small numbers in bf16 and finite numbers in f16.
     uint16_t* x = reinterpret_cast<uint16_t*>(to->bytes.data());
     for (size_t i = 0; i < to->bytes.size() / 2; ++i) x[i] = static_cast<uint16_t>(0x3a00 + ((*random)() & 0x81ff));
   }
@@ -56,22 +56,22 @@ void run(const Case& c) {
   fill(&du, c.dtype, &random, 0.0f);
   const size_t batch = static_cast<size_t>(c.batch), tiles = static_cast<size_t>(c.tiles);
   const size_t rows = batch * tiles * static_cast<size_t>(c.queries);
-  // The first row whole; the second with a gap, two pieces, of which one stands far after its keys, and nothing at its end.
+  // The first row is one segment. The second has a gap, two segments (one far after its keys), and an empty end.
   const int64_t queries = c.queries / 3, keys = c.keys / 3;
-  std::vector<keysift_piece> pieces{{0, 0, c.queries, 0, c.keys, c.keys - c.queries},
+  std::vector<keysift_segment> segments{{0, 0, c.queries, 0, c.keys, c.keys - c.queries},
                                     {1, queries / 2, queries, keys / 2, keys, keys - queries},
                                     {1, queries / 2 + queries, queries, keys / 2 + keys, keys, keys + 25}};
   const std::vector<float> window(tiles, c.window), acceptance(tiles, c.acceptance);
   std::vector<float> norm(rows), h(rows * static_cast<size_t>(c.value_width));
-  std::vector<double> dwindow(tiles), dreach(tiles), dacceptance(tiles);
+  std::vector<double> dwindow(tiles), deffective_window(tiles), dacceptance(tiles);
   const keysift_problem problem{c.batch, c.tiles, c.kv_tiles, c.queries, c.keys, c.key_width, c.value_width, c.dtype, c.flags,
-                                q.view, k.view, v.view, nullptr, nullptr, pieces.data(), c.pieces ? 3 : -1, c.keys - c.queries, window.data(), nullptr,
-                                acceptance.data(), 256.0f};
-  const keysift_gradients gradients{dq.view, dk.view, dv.view, dwindow.data(), dreach.data(), dacceptance.data()};
+                                q.view, k.view, v.view, nullptr, nullptr, segments.data(), c.segments ? 3 : -1, c.keys - c.queries,
+                                window.data(), nullptr, acceptance.data(), 256.0f};
+  const keysift_gradients gradients{dq.view, dk.view, dv.view, dwindow.data(), deffective_window.data(), dacceptance.data()};
   expect(keysift_forward(&problem, &u.view, nullptr, nullptr), "forward without gradients");
   expect(keysift_forward(&problem, &u.view, norm.data(), h.data()), "forward");
   if (c.keys > 0) {
-    // The rows of a batch as rings of unequal length, which many keys go round.
+    // The rows of a batch as rings of unequal length, around which the keys wrap several times.
     std::vector<int64_t> ring, first(batch, 3 * c.keys + 1);
     for (int64_t g = 0, all = c.kv_tiles * c.keys, at = 0; g < c.kv_tiles; ++g) {
       const int64_t length = g + 1 < c.kv_tiles ? (c.keys + 1) / 2 : all - at;
@@ -89,7 +89,7 @@ void run(const Case& c) {
   expect(keysift_backward(&problem, nullptr, norm.data(), h.data(), &du.view, &gradients), "backward from h");
 }
 
-// The same shapes through sums.h; whether a shift is given follows the kind.
+// The same shapes for sums.h; the sigmoid kind has a shift.
 void run_sums(const Case& c, int32_t kind) {
   std::mt19937 random(7);
   Buffer q(c.batch, c.tiles, c.queries, c.key_width, KEYSIFT_F32), k(c.batch, c.tiles, c.keys, c.key_width, KEYSIFT_F32);
@@ -99,11 +99,11 @@ void run_sums(const Case& c, int32_t kind) {
   for (Buffer* b : {&q, &k, &v, &out, &dout}) fill(b, KEYSIFT_F32, &random, 0.2f);
   std::vector<float> shift(static_cast<size_t>(c.batch * c.tiles * c.queries), -1.0f), log = shift, dshift = shift;
   const int64_t queries = c.queries / 3, keys = c.keys / 3;
-  std::vector<keysift_piece> pieces{{0, 0, c.queries, 0, c.keys, c.keys - c.queries},
+  std::vector<keysift_segment> segments{{0, 0, c.queries, 0, c.keys, c.keys - c.queries},
                                     {1, queries / 2, queries, keys / 2, keys, keys - queries},
                                     {1, queries / 2 + queries, queries, keys / 2 + keys, keys, keys + 25}};
   const keysift_sums_problem problem{c.batch, c.tiles, c.queries, c.keys, c.key_width, c.value_width, kind, 0.5f, 1e-8f, q.view,
-                                     k.view, v.view, pieces.data(), c.pieces ? 3 : -1, c.keys - c.queries,
+                                     k.view, v.view, segments.data(), c.segments ? 3 : -1, c.keys - c.queries,
                                      kind == KEYSIFT_SIGMOID ? shift.data() : nullptr};
   const keysift_sums_gradients gradients{dq.view, dk.view, dv.view, kind == KEYSIFT_SIGMOID ? dshift.data() : nullptr};
   expect(keysift_sums_forward(&problem, &out.view, nullptr), "sums without gradients");
@@ -111,7 +111,7 @@ void run_sums(const Case& c, int32_t kind) {
   expect(keysift_sums_backward(&problem, &out.view, log.data(), &dout.view, &gradients), "gradients of sums");
 }
 
-// Rows that see from nothing to everything, one of them a NaN.
+// Rows with no to all keys visible, one of them with a NaN.
 void run_thresholds(int64_t rows, int64_t keys, float order, bool learned) {
   std::mt19937 random(7);
   Buffer x(1, 3, rows, keys, KEYSIFT_F32), dw(1, 3, rows, keys, KEYSIFT_F32);
@@ -123,8 +123,9 @@ void run_thresholds(int64_t rows, int64_t keys, float order, bool learned) {
   std::vector<double> dorders(3);
   const keysift_threshold_rows problem{3, rows, keys, keys - rows, orders.data()};
   expect(keysift_threshold_weigh(&problem, numbers), "thresholds");
-  expect(keysift_threshold_differentiate(&problem, numbers, reinterpret_cast<float*>(dw.bytes.data()), learned ? dorders.data() : nullptr),
-         "gradients of thresholds");
+  float* gradients = reinterpret_cast<float*>(dw.bytes.data());
+  double* order_gradients = learned ? dorders.data() : nullptr;
+  expect(keysift_threshold_differentiate(&problem, numbers, gradients, order_gradients), "gradients of thresholds");
 }
 
 }  // namespace
@@ -144,16 +145,16 @@ int main() {
       }
       for (const auto& width : widths) {
         for (int32_t kind = KEYSIFT_RELU; kind <= KEYSIFT_SOFTPICK; ++kind) {
-          for (bool pieces : {false, true}) {
-            run_sums({2, 4, 4, length[0], length[1], width[0], width[1], KEYSIFT_F32, 0, 1.0f, 1.0f, pieces}, kind);
+          for (bool segments : {false, true}) {
+            run_sums({2, 4, 4, length[0], length[1], width[0], width[1], KEYSIFT_F32, 0, 1.0f, 1.0f, segments}, kind);
             ++count;
           }
         }
         for (int32_t dtype : {KEYSIFT_F32, KEYSIFT_BF16, KEYSIFT_F16}) {
           for (float window : {0.3f, 17.0f, INFINITY}) {
             for (float acceptance : {0.3f, 1.0f}) {
-              for (bool pieces : {false, true}) {
-                run({2, 4, 2, length[0], length[1], width[0], width[1], dtype, 0, window, acceptance, pieces});
+              for (bool segments : {false, true}) {
+                run({2, 4, 2, length[0], length[1], width[0], width[1], dtype, 0, window, acceptance, segments});
                 ++count;
               }
             }

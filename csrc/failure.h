@@ -1,4 +1,4 @@
-// What a call that failed says: one sentence, kept for the calling thread.
+// Error messages of failed calls, stored per thread.
 #pragma once
 
 #include <exception>
@@ -7,10 +7,10 @@
 
 namespace keysift {
 
-// Keeps the sentence for keysift_last_error() and returns the status.
+// Stores the message for keysift_last_error() and returns the status.
 __attribute__((format(printf, 2, 3))) int fail(int status, const char* format, ...);
 
-// The same for what run_tasks returned.
+// The same for a status of run_tasks.
 int fail_run(int status);
 
 // No exception may cross the C boundary.

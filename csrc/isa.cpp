@@ -1,81 +1,91 @@
 #include "isa.h"
 
-#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <vector>
+
+#include "failure.h"
+
+// Every variant, best first: X(name, whether this machine can run it). CMakeLists.txt builds each from variant.cpp.
+#define KEYSIFT_X86_VARIANTS(X) X(avx512, has_avx512()) X(avx2, has_avx2())
+#define KEYSIFT_PORTABLE_VARIANTS(X) X(plain, true)
+
+#if defined(KEYSIFT_X86)
+#define KEYSIFT_BUILT_VARIANTS(X) KEYSIFT_X86_VARIANTS(X) KEYSIFT_PORTABLE_VARIANTS(X)
+#define KEYSIFT_OTHER_VARIANTS(X)
+#else
+#define KEYSIFT_BUILT_VARIANTS(X) KEYSIFT_PORTABLE_VARIANTS(X)
+#define KEYSIFT_OTHER_VARIANTS(X) KEYSIFT_X86_VARIANTS(X)
+#endif
 
 namespace keysift {
 
-#if defined(KEYSIFT_X86)
-namespace avx512 {
-Kernels kernels(int64_t, int64_t);
-SumsKernels sums_kernels(int32_t);
-ThresholdKernels threshold_kernels();
-}
-namespace avx2 {
-Kernels kernels(int64_t, int64_t);
-SumsKernels sums_kernels(int32_t);
-ThresholdKernels threshold_kernels();
-}
-#endif
-namespace plain {
-Kernels kernels(int64_t, int64_t);
-SumsKernels sums_kernels(int32_t);
-ThresholdKernels threshold_kernels();
-}
+#define KEYSIFT_DECLARE(name, runs) \
+  namespace name {                  \
+  extern const Kernels kernels;     \
+  }
+KEYSIFT_BUILT_VARIANTS(KEYSIFT_DECLARE)
+#undef KEYSIFT_DECLARE
 
 namespace {
 
 struct Variant {
   const char* name;
-  KernelsFor kernels;
-  SumsKernelsFor sums_kernels;
-  ThresholdKernelsFor threshold_kernels;
+  const Kernels* kernels;
   bool runs;
 };
 
-const std::array<Variant, 3>& variants() {
+#if defined(KEYSIFT_X86)
+bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+#endif
+
+const std::vector<Variant>& variants() {
 #if defined(KEYSIFT_X86)
   __builtin_cpu_init();
-  static const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  static const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  static const std::array<Variant, 3> all = {
-      {{"avx512", avx512::kernels, avx512::sums_kernels, avx512::threshold_kernels, has_avx512},
-       {"avx2", avx2::kernels, avx2::sums_kernels, avx2::threshold_kernels, has_avx2},
-       {"plain", plain::kernels, plain::sums_kernels, plain::threshold_kernels, true}}};
-#else
-  static const std::array<Variant, 3> all = {{{"avx512", nullptr, nullptr, nullptr, false},
-                                              {"avx2", nullptr, nullptr, nullptr, false},
-                                              {"plain", plain::kernels, plain::sums_kernels, plain::threshold_kernels, true}}};
 #endif
+#define KEYSIFT_BUILT(name, runs) {#name, &name::kernels, runs},
+#define KEYSIFT_OTHER(name, runs) {#name, nullptr, false},
+  static const std::vector<Variant> all{KEYSIFT_OTHER_VARIANTS(KEYSIFT_OTHER) KEYSIFT_BUILT_VARIANTS(KEYSIFT_BUILT)};
+#undef KEYSIFT_BUILT
+#undef KEYSIFT_OTHER
   return all;
 }
 
-// "": the best this machine has.
-const Variant* find(const char* wanted) {
+// The variant with this name, or NULL; "" is the best one that this machine can run.
+const Variant* find(const char* name) {
   for (const Variant& variant : variants()) {
-    if (*wanted == '\0' ? variant.runs : std::strcmp(wanted, variant.name) == 0) return &variant;
+    if (*name == '\0' ? variant.runs : std::strcmp(name, variant.name) == 0) return &variant;
   }
   return nullptr;
 }
 
+// Chosen on first use; NULL if KEYSIFT_ISA names a variant that this machine cannot run.
+const Variant* chosen() {
+  static const Variant* const variant = [] {
+    const char* name = std::getenv("KEYSIFT_ISA");
+    const Variant* named = find(name ? name : "");
+    return named && named->runs ? named : nullptr;
+  }();
+  return variant;
+}
+
 }  // namespace
 
-const Isa& isa() {
-  static const Isa chosen = [] {
-    const char* wanted = std::getenv("KEYSIFT_ISA");
-    const Variant* variant = find(wanted ? wanted : "");
-    return variant && variant->runs ? Isa{variant->name, variant->kernels, variant->sums_kernels, variant->threshold_kernels}
-                                    : Isa{nullptr, nullptr, nullptr, nullptr};
-  }();
-  return chosen;
+const Kernels& kernels() { return *chosen()->kernels; }
+
+int check_isa() {
+  if (chosen()) return KEYSIFT_OK;
+  return fail(KEYSIFT_BAD_ISA, "KEYSIFT_ISA names no variant that this machine can run; use one of: %s", keysift_isas());
 }
 
 }  // namespace keysift
 
-const char* keysift_isa(void) { return keysift::isa().name; }
+const char* keysift_isa(void) { return keysift::chosen() ? keysift::chosen()->name : nullptr; }
 
 const char* keysift_isas(void) {
   static const std::string names = [] {

@@ -1,22 +1,14 @@
-// Picks the variant of the kernels this machine runs.
+// Chooses the variant of the kernels for this machine.
 #pragma once
 
 #include "plan.h"
 
 namespace keysift {
 
-using KernelsFor = Kernels (*)(int64_t key_width, int64_t value_width);
-using SumsKernelsFor = SumsKernels (*)(int32_t kind);
-using ThresholdKernelsFor = ThresholdKernels (*)();
+// The kernels of the chosen variant. Call check_isa() first.
+const Kernels& kernels();
 
-struct Isa {
-  const char* name;      // NULL if KEYSIFT_ISA cannot be met
-  KernelsFor kernels;
-  SumsKernelsFor sums_kernels;
-  ThresholdKernelsFor threshold_kernels;
-};
-
-// Decided once, when first asked.
-const Isa& isa();
+// KEYSIFT_OK, or a failure if KEYSIFT_ISA names a variant that this machine cannot run.
+int check_isa();
 
 }  // namespace keysift

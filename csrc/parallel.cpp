@@ -18,17 +18,17 @@ namespace {
 
 std::atomic<keysift_parallel_for> pool_run{nullptr};
 std::atomic<keysift_thread_count> pool_size{nullptr};
-std::atomic<int64_t> wanted_threads{0};
+std::atomic<int64_t> default_threads{0};
 std::atomic<bool> forked{false};
 
-// Registered when the library is loaded, so that a fork before the first call is seen too.
+// Registered when the library is loaded, so that a fork before the first call is noticed too.
 [[maybe_unused]] const int fork_watch = pthread_atfork(nullptr, nullptr, [] { forked = true; });
 
 struct Free {
   void operator()(char* p) const { std::free(p); }
 };
 
-// Kept between calls: a decode step should not pay for an allocation. What is large is given back.
+// Scratch memory of a thread, kept between calls so that decoding does not allocate. Large buffers are freed.
 class Scratch {
  public:
   char* of(int64_t bytes) {
@@ -43,21 +43,21 @@ class Scratch {
     return block_.get();
   }
   void trim() {
-    if (size_ > kKept) {
+    if (size_ > kMaxKept) {
       block_.reset();
       size_ = 0;
     }
   }
 
  private:
-  static constexpr int64_t kKept = int64_t{1} << 20;
+  static constexpr int64_t kMaxKept = int64_t{1} << 20;
   std::unique_ptr<char, Free> block_;
   int64_t size_ = 0;
 };
 
 thread_local Scratch thread_scratch;
 
-// Tasks are handed out one by one: those of long windows cost far more than those of short ones.
+// Threads take tasks one at a time, because tasks with long windows cost far more than others.
 struct Queue {
   int64_t count, bytes;
   const std::function<void(int64_t, char*)>& task;
@@ -82,10 +82,10 @@ struct Queue {
 }  // namespace
 
 int64_t thread_count() {
-  const keysift_thread_count ask = pool_size;
+  const keysift_thread_count count_threads = pool_size;
   uint32_t threads = 0;
-  if (ask && ask(&threads) == 0 && threads > 0) return threads;
-  if (wanted_threads > 0) return wanted_threads;
+  if (count_threads && count_threads(&threads) == 0 && threads > 0) return threads;
+  if (default_threads > 0) return default_threads;
   return std::max<int64_t>(1, std::thread::hardware_concurrency());
 }
 
@@ -99,15 +99,15 @@ int run_tasks(int64_t count, int64_t threads, int64_t bytes, const std::function
     auto body = [](int64_t, int64_t, void* context) { static_cast<Queue*>(context)->drain(); };
     if (run(0, threads, 1, body, &queue) != 0) return KEYSIFT_NO_THREAD;
   } else {
-    std::vector<std::thread> crew;
+    std::vector<std::thread> workers;
     try {
-      crew.reserve(static_cast<size_t>(threads - 1));
-      for (int64_t x = 1; x < threads; ++x) crew.emplace_back([&queue] { queue.drain(); });
+      workers.reserve(static_cast<size_t>(threads - 1));
+      for (int64_t x = 1; x < threads; ++x) workers.emplace_back([&queue] { queue.drain(); });
     } catch (const std::exception&) {
-      // Fewer threads than wanted still finish the work.
+      // Fewer threads than requested still finish the work.
     }
     queue.drain();
-    for (std::thread& member : crew) member.join();
+    for (std::thread& worker : workers) worker.join();
   }
   return queue.status;
 }
@@ -117,5 +117,5 @@ int run_tasks(int64_t count, int64_t threads, int64_t bytes, const std::function
 void keysift_set_threads(keysift_parallel_for parallel_for, keysift_thread_count count, int64_t threads) {
   keysift::pool_run = parallel_for;
   keysift::pool_size = count;
-  keysift::wanted_threads = threads;
+  keysift::default_threads = threads;
 }

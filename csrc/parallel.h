@@ -1,4 +1,4 @@
-// Runs a number of tasks on the caller's thread pool, or on std::thread where there is none.
+// Runs tasks on the caller's thread pool, or on std::thread if there is none.
 #pragma once
 
 #include <cstdint>

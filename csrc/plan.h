@@ -1,5 +1,4 @@
-// What the dispatcher hands to the kernels: plain data only, because it is shared by code compiled for different
-// instruction sets.
+// Arguments and function tables of the kernels. Plain data only: code compiled for different instruction sets shares it.
 #pragma once
 
 #include <stdint.h>
@@ -9,22 +8,23 @@
 
 namespace keysift {
 
-constexpr int kBlock = 64;       // keys judged at a time: one bit each in a 64-bit word
-constexpr int kBatch = 16;       // queries judged against a block before values are touched
-constexpr int64_t kSlab = 512;   // keys whose gradients are gathered together in backward (fits L2)
-constexpr int64_t kEverything = INT64_MAX / 4;
+constexpr int kBlock = 64;       // keys of a block: one bit each in a 64-bit word
+constexpr int kBatch = 16;       // queries that are scored against a block together
+constexpr int64_t kSlab = 512;   // keys whose gradients are accumulated together in backward (they fit L2)
+constexpr int64_t kUnlimited = INT64_MAX / 4;
 constexpr double kUnitEps = 1e-12;
 
+// Constants of one tile.
 struct Tile {
-  int64_t span;        // distances 0 .. span-1 are seen
+  int64_t span;        // distances 0 .. span-1 are visible
   float acceptance;
-  float threshold;     // 1 - acceptance: a key passes if its score is greater
+  float threshold;     // 1 - acceptance: a key is accepted if its score is greater
   double inverse;      // 1 / acceptance
-  double quarter_turn; // pi / 2 / reach, the Softmask's half angle per position; 0 when reach is infinite
-  bool fades;          // reach is finite
+  double half_angle_step; // pi / 2 / effective_window, the Softmask's half angle per position; 0 when effective_window is infinite
+  bool fades;          // effective_window is finite
   bool rotates;        // MiPE is not the identity
   double turns_per_position;
-  double turn_slope;   // d(angle per position) / d(window), radians
+  double angle_slope;   // d(angle per position) / d(window), radians
 };
 
 struct Plan {
@@ -39,32 +39,33 @@ struct Plan {
   keysift_gradients gradients;
 };
 
+// Gradients of a tile's scalars.
 struct Sums {
-  double window, reach, acceptance;
+  double window, effective_window, acceptance;
 };
 
-// Keys [first_key, last_key) of one piece and kv tile, against every query tile that reads it. Keys and queries are
-// counted from the first of the piece.
+// Keys [first_key, last_key) of one segment and kv tile, against every query tile that reads it. Keys and queries are
+// counted from the first of the segment.
 struct BackwardTask {
-  const keysift_piece* piece;
+  const keysift_segment* segment;
   int64_t kv_tile, first_key, last_key;
   int64_t first_query, last_query;  // the queries that see any of these keys; first_query is a multiple of kBatch
-  float* dq;                        // (group, last_query - first_query, padded key width), turned coordinates, zeros at first
+  float* dq;                        // (group, last_query - first_query, padded key width), rotated, initially zero
   Sums* sums;                       // (group)
 };
 
-struct Kernels {
+struct ScreeningKernels {
   int64_t (*padded)(int64_t width);
   int64_t (*forward_scratch)(const Plan&);
-  void (*forward)(const Plan&, const keysift_piece&, int64_t tile, int64_t first_query, char* scratch);
+  void (*forward)(const Plan&, const keysift_segment&, int64_t tile, int64_t first_query, char* scratch);
   int64_t (*backward_scratch)(const Plan&, const BackwardTask&);
   void (*backward)(const Plan&, const BackwardTask&, char* scratch);
-  // Adds the dq of the `count` tasks of one piece in order and writes the gradient of q.
+  // Adds the dq of the `count` tasks of one segment in order and writes the gradient of q.
   void (*finish_dq)(const Plan&, const BackwardTask* tasks, int64_t count, int64_t tile, char* scratch);
   int64_t (*finish_scratch)(const Plan&);
 };
 
-constexpr int kSumBatch = 32;       // queries whose scores are held together
+constexpr int kSumBatch = 32;       // queries that are scored against a block together
 constexpr int64_t kSumChunk = 256;  // queries of a forward task, which share packed keys
 
 struct SumsPlan {
@@ -76,11 +77,11 @@ struct SumsPlan {
   keysift_sums_gradients gradients;
 };
 
-// Keys [first_key, last_key) of one piece and head, against every query that sees them.
+// Keys [first_key, last_key) of one segment and head, against every query that sees them.
 struct SumsTask {
-  const keysift_piece* piece;
+  const keysift_segment* segment;
   int64_t head, first_key, last_key;
-  // Zeros at first; the number of queries is rounded up to kSumBatch.
+  // Initially zero; the number of queries is rounded up to kSumBatch.
   float* dq;      // (queries, padded key width)
   float* dshift;  // (queries)
   float* delta;   // (queries)
@@ -89,16 +90,23 @@ struct SumsTask {
 struct SumsKernels {
   int64_t (*padded)(int64_t width);
   int64_t (*forward_scratch)(const SumsPlan&);
-  void (*forward)(const SumsPlan&, const keysift_piece&, int64_t head, int64_t first_query, char* scratch);
+  void (*forward)(const SumsPlan&, const keysift_segment&, int64_t head, int64_t first_query, char* scratch);
   int64_t (*backward_scratch)(const SumsPlan&);
   void (*backward)(const SumsPlan&, const SumsTask&, char* scratch);
 };
 
-// Of one row, of which the first `seen` keys are seen; see thresholds.h. dorder may be NULL.
+// Kernels for one row, of which the first `visible` keys are visible; see thresholds.h. dorder may be NULL.
 struct ThresholdKernels {
   int64_t (*scratch)(int64_t keys);
-  void (*weigh)(float* x, int64_t seen, int64_t keys, float order, char* scratch);
-  void (*differentiate)(const float* w, float* dw, int64_t seen, int64_t keys, float order, double* dorder, char* scratch);
+  void (*weigh)(float* x, int64_t visible, int64_t keys, float order, char* scratch);
+  void (*differentiate)(const float* w, float* dw, int64_t visible, int64_t keys, float order, double* dorder, char* scratch);
+};
+
+// Every kernel of one variant.
+struct Kernels {
+  ScreeningKernels (*screening)(int64_t key_width, int64_t value_width);
+  SumsKernels (*sums)(int32_t kind);
+  ThresholdKernels thresholds;
 };
 
 }  // namespace keysift

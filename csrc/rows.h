@@ -30,7 +30,7 @@ KEYSIFT_INLINE float from_f16(uint16_t half) {
 #if defined(__F16C__)
   return _cvtsh_ss(half);
 #else
-  // Shifted into place the exponent is 112 too small; the product repairs it, subnormals included.
+  // After the shift the exponent is 112 too small; the multiplication corrects it, subnormals included.
   const float size = from_bits((half & 0x7fffu) << 13) * 0x1p112f;
   const uint32_t top = (half & 0x7c00u) == 0x7c00u ? 0x7f800000u : 0u;
   return from_bits(to_bits(size) | top | ((half & 0x8000u) << 16));
@@ -38,7 +38,7 @@ KEYSIFT_INLINE float from_f16(uint16_t half) {
 }
 
 KEYSIFT_INLINE uint16_t to_f16(float x) {
-  // A zero vector's gradient is 1e12 times too large for f16; the caller is promised finite numbers.
+  // The gradient of a zero vector is 1e12 times too large for f16, and the API guarantees finite numbers.
   x = x > 65504.0f ? 65504.0f : (x < -65504.0f ? -65504.0f : x);
 #if defined(__F16C__)
   return _cvtss_sh(x, 0);
@@ -98,11 +98,11 @@ KEYSIFT_INLINE float dot(const float* a, const float* b, int64_t padded) {
 }
 
 KEYSIFT_INLINE void add_scaled(float* to, float scale, const float* from, int64_t padded) {
-  for (int64_t x = 0; x < padded; x += kLanes) store(to + x, load(to + x) + all(scale) * load(from + x));
+  for (int64_t x = 0; x < padded; x += kLanes) store(to + x, load(to + x) + splat(scale) * load(from + x));
 }
 
 KEYSIFT_INLINE void scale_row(float* row, Factor by, int64_t padded) {
-  for (int64_t x = 0; x < padded; x += kLanes) store(row + x, times(load(row + x), all(by.high), all(by.low)));
+  for (int64_t x = 0; x < padded; x += kLanes) store(row + x, times(load(row + x), splat(by.high), splat(by.low)));
 }
 
 KEYSIFT_INLINE double row_length(const float* row, int64_t padded) {
@@ -122,9 +122,9 @@ KEYSIFT_INLINE double inverse_length(const float* row, int64_t padded) {
 
 // cos and sin of the MiPE angle of positions at, at + 1, ... The angle is reduced to a fraction of a turn in fp64
 // before anything is rounded, so a position in the millions is as exact as position 0.
-inline __attribute__((noinline)) void turn_table(double turns_per_position, int64_t at, int64_t count, float* cosines,
+inline __attribute__((noinline)) void rotation_table(double turns_per_position, int64_t at, int64_t count, float* cosines,
                                                  float* sines) {
-  constexpr double kRound = 6755399441055744.0;  // adding and taking away 1.5 * 2^52 rounds to an integer
+  constexpr double kRound = 6755399441055744.0;  // adding and subtracting 1.5 * 2^52 rounds to an integer
   for (int64_t x = 0; x < count; ++x) {
     const double turns = static_cast<double>(at + x) * turns_per_position;
     const double part = turns - ((turns + kRound) - kRound);
@@ -142,7 +142,7 @@ inline __attribute__((noinline)) void turn_table(double turns_per_position, int6
   }
 }
 
-KEYSIFT_INLINE void turn(float* row, float c, float s) {
+KEYSIFT_INLINE void rotate(float* row, float c, float s) {
   const float x = row[0], y = row[1];
   row[0] = x * c - y * s;
   row[1] = x * s + y * c;
@@ -150,7 +150,7 @@ KEYSIFT_INLINE void turn(float* row, float c, float s) {
 
 // The gradient of unit(x) = x / max(|x|, eps): inverse is 1 / max(|x|, eps), unit the unit row; d is overwritten.
 KEYSIFT_INLINE void unit_gradient(float* d, const float* unit, double inverse, int64_t padded) {
-  // A row shorter than eps has no direction, so it gets no gradient rather than one of 1/eps; nor does one of no length.
+  // A row shorter than eps or with a non-finite length has no direction, so its gradient is zero.
   if (inverse >= 1.0 / kUnitEps || !(inverse > 0)) {
     for (int64_t i = 0; i < padded; ++i) d[i] = 0;
     return;

@@ -1,4 +1,4 @@
-// The C API: checks the arguments, prepares each tile's constants, cuts the work into tasks.
+// The C API of screening.h: checks the arguments, computes each tile's constants, and splits the work into tasks.
 #include "screening.h"
 
 #include <sys/mman.h>
@@ -15,7 +15,7 @@
 #include "failure.h"
 #include "isa.h"
 #include "parallel.h"
-#include "pieces.h"
+#include "segments.h"
 #include "plan.h"
 
 namespace keysift {
@@ -24,20 +24,20 @@ namespace {
 constexpr double kPi = 3.14159265358979323846;
 constexpr int64_t kChunk = 512;
 constexpr int64_t kBackwardTasks = 32;
-// Below this many key visits a second thread costs more than it brings.
+// With fewer key visits, a second thread costs more than it saves.
 constexpr int64_t kSerialVisits = 1 << 14;
 
 int check_rings(const keysift_problem& p) {
   if (!p.ring) return KEYSIFT_OK;
   if (!p.ring_first && p.batch > 0) return fail(KEYSIFT_BAD_ARGUMENT, "ring_first must not be NULL where ring is given");
   for (int64_t g = 0; g < p.kv_tiles; ++g) {
-    if (p.ring[2 * g] < 0 || p.ring[2 * g] > kFarthest || p.ring[2 * g + 1] < 1 || p.ring[2 * g + 1] > kFarthest) {
+    if (p.ring[2 * g] < 0 || p.ring[2 * g] > kMaxPosition || p.ring[2 * g + 1] < 1 || p.ring[2 * g + 1] > kMaxPosition) {
       return fail(KEYSIFT_BAD_ARGUMENT, "ring %lld: %lld rows from row %lld on; expected at least one, from 0 on",
                   static_cast<long long>(g), static_cast<long long>(p.ring[2 * g + 1]), static_cast<long long>(p.ring[2 * g]));
     }
   }
   for (int64_t b = 0; b < p.batch; ++b) {
-    if (p.ring_first[b] < 0 || p.ring_first[b] > kFarthest) {
+    if (p.ring_first[b] < 0 || p.ring_first[b] > kMaxPosition) {
       return fail(KEYSIFT_BAD_ARGUMENT, "ring_first[%lld] is %lld; expected at least 0", static_cast<long long>(b),
                   static_cast<long long>(p.ring_first[b]));
     }
@@ -51,7 +51,7 @@ int check(const keysift_problem* p) {
   const char* names[] = {"batch", "tiles", "kv_tiles", "queries", "keys", "key_width", "value_width"};
   for (int x = 0; x < 7; ++x) {
     const bool may_be_empty = x == 0 || x == 3 || x == 4;
-    if (sizes[x] < (may_be_empty ? 0 : 1) || sizes[x] > kFarthest) {
+    if (sizes[x] < (may_be_empty ? 0 : 1) || sizes[x] > kMaxPosition) {
       return fail(KEYSIFT_BAD_ARGUMENT, "%s is %lld; expected at least %d", names[x], static_cast<long long>(sizes[x]),
                   may_be_empty ? 0 : 1);
     }
@@ -61,7 +61,7 @@ int check(const keysift_problem* p) {
                 static_cast<long long>(p->kv_tiles));
   }
   if (p->dtype < KEYSIFT_F32 || p->dtype > KEYSIFT_F16) return fail(KEYSIFT_BAD_ARGUMENT, "dtype %d is unknown", p->dtype);
-  if (p->flags & ~static_cast<uint32_t>(KEYSIFT_NO_ROTATION | KEYSIFT_NO_TANH)) {
+  if (p->flags & ~static_cast<uint32_t>(KEYSIFT_NO_ROTATION | KEYSIFT_NO_TANH | KEYSIFT_FINITE_VALUES)) {
     return fail(KEYSIFT_BAD_ARGUMENT, "flags %u has unknown bits", p->flags);
   }
   if (p->key_width < 2 && !(p->flags & KEYSIFT_NO_ROTATION)) {
@@ -70,43 +70,42 @@ int check(const keysift_problem* p) {
   if (!p->window || !p->acceptance) return fail(KEYSIFT_BAD_ARGUMENT, "window and acceptance must not be NULL");
   if (!(p->w_th > 0)) return fail(KEYSIFT_BAD_ARGUMENT, "w_th is %g; expected a positive number", static_cast<double>(p->w_th));
   for (int64_t h = 0; h < p->tiles; ++h) {
-    const float reach = p->reach ? p->reach[h] : p->window[h];
-    if (!(p->window[h] > 0) || !(reach > 0) || !(p->acceptance[h] > 0 && p->acceptance[h] <= 1)) {
-      return fail(KEYSIFT_BAD_ARGUMENT, "tile %lld: window %g, reach %g, acceptance %g; expected > 0, > 0 and in (0, 1]",
-                  static_cast<long long>(h), static_cast<double>(p->window[h]), static_cast<double>(reach),
+    const float effective_window = p->effective_window ? p->effective_window[h] : p->window[h];
+    if (!(p->window[h] > 0) || !(effective_window > 0) || !(p->acceptance[h] > 0 && p->acceptance[h] <= 1)) {
+      return fail(KEYSIFT_BAD_ARGUMENT, "tile %lld: window %g, effective_window %g, acceptance %g; expected > 0, > 0 and in (0, 1]",
+                  static_cast<long long>(h), static_cast<double>(p->window[h]), static_cast<double>(effective_window),
                   static_cast<double>(p->acceptance[h]));
     }
   }
-  const int pieces = check_pieces(p->pieces, p->piece_count, p->offset, p->batch, p->queries, p->keys);
-  if (pieces != KEYSIFT_OK) return pieces;
+  const int segments = check_segments(p->segments, p->segment_count, p->offset, p->batch, p->queries, p->keys);
+  if (segments != KEYSIFT_OK) return segments;
   const int rings = check_rings(*p);
   if (rings != KEYSIFT_OK) return rings;
   const bool empty = p->batch == 0 || p->queries == 0;
   if ((!empty && !p->q.data) || (p->batch > 0 && p->keys > 0 && (!p->k.data || !p->v.data))) {
     return fail(KEYSIFT_BAD_ARGUMENT, "q, k and v must not be NULL");
   }
-  if (!isa().name) return fail(KEYSIFT_BAD_ISA, "KEYSIFT_ISA names no variant this machine can run; use one of: %s", keysift_isas());
-  return KEYSIFT_OK;
+  return check_isa();
 }
 
 Tile tile_of(const keysift_problem& p, int64_t h) {
   const double w = static_cast<double>(p.window[h]);
   const double w_th = static_cast<double>(p.w_th);
-  const float reach = p.reach ? p.reach[h] : p.window[h];
+  const float effective_window = p.effective_window ? p.effective_window[h] : p.window[h];
   Tile tile{};
-  tile.fades = std::isfinite(reach);
-  // An integer d satisfies d < reach exactly when d < ceil(reach).
-  tile.span = reach < 1e18f ? static_cast<int64_t>(std::ceil(static_cast<double>(reach))) : kEverything;
+  tile.fades = std::isfinite(effective_window);
+  // An integer d satisfies d < effective_window exactly when d < ceil(effective_window).
+  tile.span = effective_window < 1e18f ? static_cast<int64_t>(std::ceil(static_cast<double>(effective_window))) : kUnlimited;
   tile.acceptance = p.acceptance[h];
   tile.threshold = 1.0f - tile.acceptance;
   tile.inverse = 1.0 / static_cast<double>(tile.acceptance);
-  tile.quarter_turn = tile.fades ? kPi / 2 / static_cast<double>(reach) : 0.0;
+  tile.half_angle_step = tile.fades ? kPi / 2 / static_cast<double>(effective_window) : 0.0;
   if (!(p.flags & KEYSIFT_NO_ROTATION) && w < w_th) {
     const double gamma = (std::cos(kPi * w / w_th) + 1) / 2;
     const double gamma_slope = -kPi / (2 * w_th) * std::sin(kPi * w / w_th);
     tile.rotates = true;
     tile.turns_per_position = gamma / (2 * w);
-    tile.turn_slope = kPi * (gamma_slope * w - gamma) / (w * w);
+    tile.angle_slope = kPi * (gamma_slope * w - gamma) / (w * w);
   }
   return tile;
 }
@@ -117,22 +116,22 @@ std::vector<Tile> tiles_of(const keysift_problem& p) {
   return tiles;
 }
 
-std::vector<keysift_piece> pieces_of(const keysift_problem& p) {
-  return list_pieces(p.pieces, p.piece_count, p.offset, p.batch, p.queries, p.keys);
+std::vector<keysift_segment> segments_of(const keysift_problem& p) {
+  return list_segments(p.segments, p.segment_count, p.offset, p.batch, p.queries, p.keys);
 }
 
-// Calls blank(row, from, to) for each run of queries (or keys) that no piece holds.
-template <class Blank>
-void between(const std::vector<keysift_piece>& pieces, int64_t batch, int64_t length, int64_t keysift_piece::*first,
-             int64_t keysift_piece::*count, Blank blank) {
+// Calls on_gap(row, from, to) for each range of queries (or keys) outside every segment.
+template <class Callback>
+void for_each_gap(const std::vector<keysift_segment>& segments, int64_t batch, int64_t length, int64_t keysift_segment::*first,
+             int64_t keysift_segment::*count, Callback on_gap) {
   size_t x = 0;
   for (int64_t b = 0; b < batch; ++b) {
     int64_t at = 0;
-    for (; x < pieces.size() && pieces[x].row == b; ++x) {
-      if (pieces[x].*first > at) blank(b, at, pieces[x].*first);
-      at = pieces[x].*first + pieces[x].*count;
+    for (; x < segments.size() && segments[x].row == b; ++x) {
+      if (segments[x].*first > at) on_gap(b, at, segments[x].*first);
+      at = segments[x].*first + segments[x].*count;
     }
-    if (at < length) blank(b, at, length);
+    if (at < length) on_gap(b, at, length);
   }
 }
 
@@ -146,9 +145,9 @@ void write_zeros(const keysift_view& view, int32_t dtype, int64_t tiles, int64_t
   }
 }
 
-// Keys a chunk of queries visits, for sharing out work; not exact at the ends.
-int64_t visits(const keysift_piece& piece, const Tile& tile, int64_t queries) {
-  return std::min(piece.keys, tile.span > piece.keys ? piece.keys : tile.span + queries);
+// Approximate number of keys that a chunk of queries visits, for balancing work.
+int64_t visits(const keysift_segment& segment, const Tile& tile, int64_t queries) {
+  return std::min(segment.keys, tile.span > segment.keys ? segment.keys : tile.span + queries);
 }
 
 int forward(const keysift_problem* problem, const keysift_view* u, float* norm, float* h) {
@@ -163,8 +162,9 @@ int forward(const keysift_problem* problem, const keysift_view* u, float* norm, 
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](int64_t x, int64_t y) { return tiles[x].span > tiles[y].span; });
 
-  const std::vector<keysift_piece> pieces = pieces_of(p);
-  between(pieces, p.batch, p.queries, &keysift_piece::query, &keysift_piece::queries, [&](int64_t b, int64_t from, int64_t to) {
+  const std::vector<keysift_segment> segments = segments_of(p);
+  const auto query = &keysift_segment::query, queries = &keysift_segment::queries;
+  for_each_gap(segments, p.batch, p.queries, query, queries, [&](int64_t b, int64_t from, int64_t to) {
     write_zeros(*u, p.dtype, p.tiles, p.value_width, b, from, to);
     for (int64_t row = b * p.tiles; row < (b + 1) * p.tiles; ++row) {
       if (norm) std::fill(norm + row * p.queries + from, norm + row * p.queries + to, 0.0f);
@@ -174,43 +174,43 @@ int forward(const keysift_problem* problem, const keysift_view* u, float* norm, 
 
   int64_t threads = thread_count();
   int64_t total = 0, rows = 0, longest = 0;
-  for (const keysift_piece& piece : pieces) {
-    for (const Tile& tile : tiles) total += piece.queries * visits(piece, tile, 0) / 64 + visits(piece, tile, piece.queries);
-    rows += p.tiles * piece.queries;
-    longest = std::max(longest, piece.queries);
+  for (const keysift_segment& segment : segments) {
+    for (const Tile& tile : tiles) total += segment.queries * visits(segment, tile, 0) / 64 + visits(segment, tile, segment.queries);
+    rows += p.tiles * segment.queries;
+    longest = std::max(longest, segment.queries);
   }
   if (total < kSerialVisits) threads = 1;
   const int64_t share = (rows / (4 * threads) + kBatch) / kBatch * kBatch;
   Plan plan{p, tiles.data(), *u, norm, h, 0, {}, {}};
   plan.chunk = std::min(std::min(kChunk, std::max<int64_t>(share, kBlock)), (longest + kBatch - 1) / kBatch * kBatch);
 
-  const Kernels kernels = isa().kernels(p.key_width, p.value_width);
+  const ScreeningKernels kernels = keysift::kernels().screening(p.key_width, p.value_width);
   struct Chunk {
-    const keysift_piece* piece;
+    const keysift_segment* segment;
     int64_t first;
   };
   std::vector<Chunk> chunks;
-  for (const keysift_piece& piece : pieces) {
-    for (int64_t first = 0; first < piece.queries; first += plan.chunk) chunks.push_back({&piece, first});
+  for (const keysift_segment& segment : segments) {
+    for (int64_t first = 0; first < segment.queries; first += plan.chunk) chunks.push_back({&segment, first});
   }
-  // Longest windows first, and of each tile the last queries first: the lightest tasks even out the end.
+  // Longest windows first, and in each tile the last queries first, so that the cheapest tasks run at the end.
   std::stable_sort(chunks.begin(), chunks.end(), [](const Chunk& x, const Chunk& y) { return x.first > y.first; });
   const int64_t per_tile = static_cast<int64_t>(chunks.size());
   const int run = run_tasks(p.tiles * per_tile, threads, kernels.forward_scratch(plan), [&](int64_t task, char* scratch) {
     const Chunk& chunk = chunks[static_cast<size_t>(task % per_tile)];
-    kernels.forward(plan, *chunk.piece, order[static_cast<size_t>(task / per_tile)], chunk.first, scratch);
+    kernels.forward(plan, *chunk.segment, order[static_cast<size_t>(task / per_tile)], chunk.first, scratch);
   });
   return run == KEYSIFT_OK ? run : fail_run(run);
 }
 
-// Zeroed memory. What is large is mapped, and goes back to the system when the tile is done: freed malloc blocks of such a
-// size pile up in its arenas. What is small is not worth the system calls.
-class Pages {
+// Zeroed memory. Large buffers are mapped and returned to the system when the tile is done; freed with malloc, they would
+// accumulate in its arenas. Small buffers are not worth the system calls.
+class ZeroedMemory {
  public:
-  Pages() = default;
-  Pages(const Pages&) = delete;
-  Pages& operator=(const Pages&) = delete;
-  ~Pages() { release(); }
+  ZeroedMemory() = default;
+  ZeroedMemory(const ZeroedMemory&) = delete;
+  ZeroedMemory& operator=(const ZeroedMemory&) = delete;
+  ~ZeroedMemory() { release(); }
   float* take(size_t floats) {
     release();
     if (floats < kSmall) {
@@ -235,18 +235,18 @@ class Pages {
   size_t bytes_ = 0;
 };
 
-// One kv tile of one piece: its tasks, and what they leave for finish_dq.
+// One kv tile of one segment: its tasks and their results for finish_dq.
 struct KvTile {
   std::vector<BackwardTask> tasks;
-  std::unique_ptr<Pages[]> dq;  // (task)
+  std::unique_ptr<ZeroedMemory[]> dq;  // (task)
   std::vector<Sums> sums;  // (task, group)
-  std::atomic<int64_t> open{0};
+  std::atomic<int64_t> pending{0};
 };
 
-// Cuts the keys of a kv tile into at most `parts` ranges of about equal work.
-void cut(const keysift_piece& p, const std::vector<Tile>& tiles, int64_t group, int64_t kv, int64_t parts, KvTile* out) {
+// Splits the keys of a kv tile into at most `parts` ranges of about equal work.
+void split_keys(const keysift_segment& p, const std::vector<Tile>& tiles, int64_t group, int64_t kv, int64_t parts, KvTile* out) {
   const int64_t offset = p.offset;
-  auto seen_by = [&](const Tile& tile, int64_t from, int64_t to, int64_t* first, int64_t* last) {
+  auto visible_to = [&](const Tile& tile, int64_t from, int64_t to, int64_t* first, int64_t* last) {
     *first = std::clamp<int64_t>(from - offset, 0, p.queries);
     *last = std::max(*first, std::clamp<int64_t>(to - 1 - offset + tile.span, 0, p.queries));
   };
@@ -256,7 +256,7 @@ void cut(const keysift_piece& p, const std::vector<Tile>& tiles, int64_t group, 
     double here = 1;
     for (int64_t h = kv * group; h < (kv + 1) * group; ++h) {
       int64_t first, last;
-      seen_by(tiles[h], s * kSlab, (s + 1) * kSlab, &first, &last);
+      visible_to(tiles[h], s * kSlab, (s + 1) * kSlab, &first, &last);
       here += static_cast<double>(last - first);
     }
     work[s + 1] = work[s] + here;
@@ -270,7 +270,7 @@ void cut(const keysift_piece& p, const std::vector<Tile>& tiles, int64_t group, 
     BackwardTask task{&p, kv, from * kSlab, std::min(p.keys, to * kSlab), p.queries, 0, nullptr, nullptr};
     for (int64_t h = kv * group; h < (kv + 1) * group; ++h) {
       int64_t first, last;
-      seen_by(tiles[h], task.first_key, task.last_key, &first, &last);
+      visible_to(tiles[h], task.first_key, task.last_key, &first, &last);
       task.first_query = std::min(task.first_query, first);
       task.last_query = std::max(task.last_query, last);
     }
@@ -280,8 +280,8 @@ void cut(const keysift_piece& p, const std::vector<Tile>& tiles, int64_t group, 
     from = to;
   }
   out->sums.assign(out->tasks.size() * static_cast<size_t>(group), Sums{0, 0, 0});
-  out->dq.reset(new Pages[out->tasks.size()]);
-  out->open = static_cast<int64_t>(out->tasks.size());
+  out->dq.reset(new ZeroedMemory[out->tasks.size()]);
+  out->pending = static_cast<int64_t>(out->tasks.size());
 }
 
 int backward(const keysift_problem* problem, const keysift_view* u, const float* norm, const float* h, const keysift_view* du,
@@ -290,10 +290,10 @@ int backward(const keysift_problem* problem, const keysift_view* u, const float*
   if (status != KEYSIFT_OK) return status;
   const keysift_problem& p = *problem;
   if (p.ring) return fail(KEYSIFT_BAD_ARGUMENT, "ring must be NULL: no gradient flows into a cache");
-  if (!gradients || !gradients->dwindow || !gradients->dreach || !gradients->dacceptance) {
-    return fail(KEYSIFT_BAD_ARGUMENT, "gradients, dwindow, dreach and dacceptance must not be NULL");
+  if (!gradients || !gradients->dwindow || !gradients->deffective_window || !gradients->dacceptance) {
+    return fail(KEYSIFT_BAD_ARGUMENT, "gradients, dwindow, deffective_window and dacceptance must not be NULL");
   }
-  for (int64_t h = 0; h < p.tiles; ++h) gradients->dwindow[h] = gradients->dreach[h] = gradients->dacceptance[h] = 0;
+  for (int64_t h = 0; h < p.tiles; ++h) gradients->dwindow[h] = gradients->deffective_window[h] = gradients->dacceptance[h] = 0;
   if (p.batch == 0) return KEYSIFT_OK;
   const bool has_queries = p.queries > 0, has_keys = p.keys > 0, keeps_tanh = !(p.flags & KEYSIFT_NO_TANH);
   if ((has_queries && (!gradients->dq.data || !du || !du->data)) || (has_keys && (!gradients->dk.data || !gradients->dv.data)) ||
@@ -304,42 +304,44 @@ int backward(const keysift_problem* problem, const keysift_view* u, const float*
   const std::vector<Tile> tiles = tiles_of(p);
   const int64_t group = p.tiles / p.kv_tiles;
   const int64_t threads = thread_count();
-  // A fixed number, so that the order of additions does not follow the number of threads.
-  const int64_t wanted = threads <= 16 ? kBackwardTasks : 2 * threads;
-  const std::vector<keysift_piece> pieces = pieces_of(p);
-  between(pieces, p.batch, p.queries, &keysift_piece::query, &keysift_piece::queries, [&](int64_t b, int64_t from, int64_t to) {
+  // A fixed number, so that the order of additions does not depend on the number of threads.
+  const int64_t target_tasks = threads <= 16 ? kBackwardTasks : 2 * threads;
+  const std::vector<keysift_segment> segments = segments_of(p);
+  const auto query = &keysift_segment::query, queries = &keysift_segment::queries;
+  for_each_gap(segments, p.batch, p.queries, query, queries, [&](int64_t b, int64_t from, int64_t to) {
     write_zeros(gradients->dq, p.dtype, p.tiles, p.key_width, b, from, to);
   });
-  between(pieces, p.batch, p.keys, &keysift_piece::key, &keysift_piece::keys, [&](int64_t b, int64_t from, int64_t to) {
+  const auto key = &keysift_segment::key, keys = &keysift_segment::keys;
+  for_each_gap(segments, p.batch, p.keys, key, keys, [&](int64_t b, int64_t from, int64_t to) {
     write_zeros(gradients->dk, p.dtype, p.kv_tiles, p.key_width, b, from, to);
     write_zeros(gradients->dv, p.dtype, p.kv_tiles, p.value_width, b, from, to);
   });
-  std::vector<KvTile> kv_tiles(pieces.size() * static_cast<size_t>(p.kv_tiles));
+  std::vector<KvTile> kv_tiles(segments.size() * static_cast<size_t>(p.kv_tiles));
   if (kv_tiles.empty()) return KEYSIFT_OK;
-  const int64_t parts = (wanted + static_cast<int64_t>(kv_tiles.size()) - 1) / static_cast<int64_t>(kv_tiles.size());
+  const int64_t parts = (target_tasks + static_cast<int64_t>(kv_tiles.size()) - 1) / static_cast<int64_t>(kv_tiles.size());
   std::vector<std::pair<size_t, size_t>> order;
   for (size_t x = 0; x < kv_tiles.size(); ++x) {
     const size_t kv = x % static_cast<size_t>(p.kv_tiles);
-    cut(pieces[x / static_cast<size_t>(p.kv_tiles)], tiles, group, static_cast<int64_t>(kv), parts, &kv_tiles[x]);
+    split_keys(segments[x / static_cast<size_t>(p.kv_tiles)], tiles, group, static_cast<int64_t>(kv), parts, &kv_tiles[x]);
   }
-  // Heavy tiles first; the tasks of a tile stay together, so few tiles hold their dq buffers at a time.
-  std::vector<size_t> heavy(kv_tiles.size());
-  std::iota(heavy.begin(), heavy.end(), 0);
+  // Most expensive tiles first. The tasks of a tile stay together, so that few tiles hold dq buffers at the same time.
+  std::vector<size_t> by_weight(kv_tiles.size());
+  std::iota(by_weight.begin(), by_weight.end(), 0);
   auto weight = [&](size_t x) {
     double w = 0;
     for (int64_t g = 0; g < group; ++g) {
-      w += static_cast<double>(std::min(tiles[x % p.kv_tiles * group + g].span, pieces[x / p.kv_tiles].queries));
+      w += static_cast<double>(std::min(tiles[x % p.kv_tiles * group + g].span, segments[x / p.kv_tiles].queries));
     }
-    return w * static_cast<double>(pieces[x / p.kv_tiles].queries);
+    return w * static_cast<double>(segments[x / p.kv_tiles].queries);
   };
-  std::stable_sort(heavy.begin(), heavy.end(), [&](size_t x, size_t y) { return weight(x) > weight(y); });
-  for (size_t x : heavy) {
+  std::stable_sort(by_weight.begin(), by_weight.end(), [&](size_t x, size_t y) { return weight(x) > weight(y); });
+  for (size_t x : by_weight) {
     for (size_t t = 0; t < kv_tiles[x].tasks.size(); ++t) order.emplace_back(x, t);
   }
 
   const keysift_view none{nullptr, 0, 0, 0};
   Plan plan{p, tiles.data(), u ? *u : none, const_cast<float*>(norm), const_cast<float*>(h), 0, du ? *du : none, *gradients};
-  const Kernels kernels = isa().kernels(p.key_width, p.value_width);
+  const ScreeningKernels kernels = keysift::kernels().screening(p.key_width, p.value_width);
   int64_t bytes = kernels.finish_scratch(plan);
   for (const KvTile& tile : kv_tiles) {
     for (const BackwardTask& task : tile.tasks) bytes = std::max(bytes, kernels.backward_scratch(plan, task));
@@ -353,7 +355,7 @@ int backward(const keysift_problem* problem, const keysift_view* u, const float*
     task.dq = tile.dq[t].take(floats);
     task.sums = tile.sums.data() + t * static_cast<size_t>(group);
     kernels.backward(plan, task, scratch);
-    if (--tile.open > 0) return;
+    if (--tile.pending > 0) return;
     for (int64_t g = 0; g < group; ++g) {
       kernels.finish_dq(plan, tile.tasks.data(), static_cast<int64_t>(tile.tasks.size()), task.kv_tile * group + g, scratch);
     }
@@ -364,7 +366,7 @@ int backward(const keysift_problem* problem, const keysift_view* u, const float*
     for (size_t s = 0; s < kv_tiles[x].sums.size(); ++s) {
       const int64_t h = static_cast<int64_t>(x) % p.kv_tiles * group + static_cast<int64_t>(s) % group;
       gradients->dwindow[h] += kv_tiles[x].sums[s].window;
-      gradients->dreach[h] += kv_tiles[x].sums[s].reach;
+      gradients->deffective_window[h] += kv_tiles[x].sums[s].effective_window;
       gradients->dacceptance[h] += kv_tiles[x].sums[s].acceptance;
     }
   }

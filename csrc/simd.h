@@ -1,7 +1,7 @@
-// A thin layer over the compiler's vector extensions: arithmetic is plain operators, and only what the extensions
-// cannot say (compare to bits, gather, horizontal sum) has an intrinsic per instruction set.
+// A thin layer over the compiler's vector extensions. Arithmetic uses plain operators; operations that the extensions lack
+// (comparison to bits, gather, horizontal sum) use intrinsics of each instruction set.
 //
-// Everything sits in a namespace named after the variant, and code compiled per variant uses no standard-library
+// Everything is in a namespace named after the variant, and code compiled per variant uses no standard-library
 // templates: an inline function shared between variants would be merged by the linker into one, possibly the AVX-512 one.
 #pragma once
 
@@ -62,9 +62,9 @@ KEYSIFT_INLINE vi load(const int32_t* p) {
 }
 KEYSIFT_INLINE void store(float* p, vf x) { memcpy(p, &x, sizeof x); }
 
-// x - 0 is x for every float, so the compiler may drop the subtraction; x + 0 it may not (x = -0).
-KEYSIFT_INLINE vf all(float x) { return x - vf{}; }
-KEYSIFT_INLINE vi all(int32_t x) { return x - vi{}; }
+// x in every lane. x - 0 is x for every float, so the compiler drops the subtraction; it could not drop x + 0 (x = -0).
+KEYSIFT_INLINE vf splat(float x) { return x - vf{}; }
+KEYSIFT_INLINE vi splat(int32_t x) { return x - vi{}; }
 
 KEYSIFT_INLINE vi lane_numbers() {
   vi x{};
@@ -74,8 +74,8 @@ KEYSIFT_INLINE vi lane_numbers() {
 
 KEYSIFT_INLINE vf to_float(vi x) { return __builtin_convertvector(x, vf); }
 
-// A factor in two parts. One fp32 factor would move every element of a row the same way, and with it every score of the
-// row; the rounding of the elements themselves averages out.
+// A factor as the sum of two floats. Rounding a factor to fp32 would shift every element of a row, and every score, in the
+// same direction; the rounding errors of the elements themselves average out.
 struct Factor {
   float high, low;
   KEYSIFT_INLINE explicit Factor(double x) : high(static_cast<float>(x)), low(static_cast<float>(x - static_cast<double>(high))) {}
@@ -94,9 +94,9 @@ KEYSIFT_INLINE vf times(vf x, vf high, vf low) {
 #endif
 }
 
-// A NaN stays: it must reach the caller, not be taken for a refused key.
+// max(x, 0) that keeps NaN: it must effective_window the caller and not look like a rejected key.
 KEYSIFT_INLINE vf not_below_zero(vf x) { return x < vf{} ? vf{} : x; }
-// The same, but a NaN becomes 0.
+// max(x, 0) that turns NaN into 0.
 KEYSIFT_INLINE vf positive(vf x) { return x > vf{} ? x : vf{}; }
 KEYSIFT_INLINE vd positive(vd x) { return x > vd{} ? x : vd{}; }
 
@@ -113,7 +113,7 @@ KEYSIFT_INLINE vf gather(const float* base, vi index) {
 #endif
 }
 
-// Bit l is set unless a[l] <= b[l]; so it is set for a NaN.
+// Bit l is set unless a[l] <= b[l], so it is set for NaN.
 KEYSIFT_INLINE uint32_t bits_not_below(vf a, vf b) {
 #if defined(__AVX512F__)
   return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_NLE_UQ);
@@ -123,24 +123,25 @@ KEYSIFT_INLINE uint32_t bits_not_below(vf a, vf b) {
   return static_cast<uint32_t>(_mm_movemask_ps(_mm_cmpnle_ps((__m128)a, (__m128)b)));
 #else
   uint32_t bits = 0;
-  const vi passed = ~(a <= b);
-  for (int l = 0; l < kLanes; ++l) bits |= (static_cast<uint32_t>(passed[l]) & 1u) << l;
+  const vi accepted = ~(a <= b);
+  for (int l = 0; l < kLanes; ++l) bits |= (static_cast<uint32_t>(accepted[l]) & 1u) << l;
   return bits;
 #endif
 }
 
+// x where the bit of the lane is set, else 0.
 KEYSIFT_INLINE vf keep(uint32_t bits, vf x) {
 #if defined(__AVX512F__)
   return (vf)_mm512_maskz_mov_ps(static_cast<__mmask16>(bits), (__m512)x);
 #else
-  vi one{};
-  for (int l = 0; l < kLanes; ++l) one[l] = 1 << l;
-  return (all(static_cast<int32_t>(bits)) & one) != vi{} ? x : vf{};
+  vi lane_bit{};
+  for (int l = 0; l < kLanes; ++l) lane_bit[l] = 1 << l;
+  return (splat(static_cast<int32_t>(bits)) & lane_bit) != vi{} ? x : vf{};
 #endif
 }
 
-// Which lane of (a, b) goes to lane l when two vectors are folded at `distance`: lanes with that bit clear take
-// from a, the others from b; `other` asks for the partner at that distance.
+// The lane of (a, b) that goes to lane l when two vectors are folded at `distance`: lanes with that bit clear take from a,
+// the others from b; with `other`, the lane at that distance.
 constexpr int fold_lane(int l, int distance, bool other) {
   return ((l & distance) ? kLanes : 0) + (other ? l ^ distance : l);
 }

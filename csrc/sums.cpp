@@ -1,4 +1,4 @@
-// The C API of sums.h: checks the arguments and cuts the work into tasks.
+// The C API of sums.h: checks the arguments and splits the work into tasks.
 #include "sums.h"
 
 #include <algorithm>
@@ -9,13 +9,14 @@
 #include "failure.h"
 #include "isa.h"
 #include "parallel.h"
-#include "pieces.h"
+#include "segments.h"
 #include "plan.h"
 
 namespace keysift {
 namespace {
 
-constexpr int64_t kWantedTasks = 16;  // of backward, where there are fewer heads; fixed, so that sums do not follow threads
+// Backward tasks if there are fewer heads. Fixed, so that sums do not depend on the number of threads.
+constexpr int64_t kTargetTasks = 16;
 constexpr int64_t kSerialPairs = 1 << 14;
 
 int check(const keysift_sums_problem* p) {
@@ -24,21 +25,20 @@ int check(const keysift_sums_problem* p) {
     if (size < 1) return fail(KEYSIFT_BAD_ARGUMENT, "heads, key_width and value_width must be at least 1");
   }
   for (int64_t size : {p->batch, p->queries, p->keys}) {
-    if (size < 0 || size > kFarthest) return fail(KEYSIFT_BAD_ARGUMENT, "batch, queries and keys must be at least 0");
+    if (size < 0 || size > kMaxPosition) return fail(KEYSIFT_BAD_ARGUMENT, "batch, queries and keys must be at least 0");
   }
   if (p->kind < KEYSIFT_RELU || p->kind > KEYSIFT_SOFTPICK) return fail(KEYSIFT_BAD_ARGUMENT, "kind %d is unknown", p->kind);
-  const int pieces = check_pieces(p->pieces, p->piece_count, p->offset, p->batch, p->queries, p->keys);
-  if (pieces != KEYSIFT_OK) return pieces;
+  const int segments = check_segments(p->segments, p->segment_count, p->offset, p->batch, p->queries, p->keys);
+  if (segments != KEYSIFT_OK) return segments;
   const bool rows = p->batch > 0;
   if ((rows && p->queries > 0 && !p->q.data) || (rows && p->keys > 0 && (!p->k.data || !p->v.data))) {
     return fail(KEYSIFT_BAD_ARGUMENT, "q, k and v must not be NULL");
   }
-  if (!isa().name) return fail(KEYSIFT_BAD_ISA, "KEYSIFT_ISA names no variant this machine can run; use one of: %s", keysift_isas());
-  return KEYSIFT_OK;
+  return check_isa();
 }
 
-std::vector<keysift_piece> pieces_of(const keysift_sums_problem& p) {
-  return list_pieces(p.pieces, p.piece_count, p.offset, p.batch, p.queries, p.keys);
+std::vector<keysift_segment> segments_of(const keysift_sums_problem& p) {
+  return list_segments(p.segments, p.segment_count, p.offset, p.batch, p.queries, p.keys);
 }
 
 int64_t threads_for(const keysift_sums_problem& p) {
@@ -51,51 +51,52 @@ int forward(const keysift_sums_problem* problem, const keysift_view* out, float*
   const keysift_sums_problem& p = *problem;
   if (p.batch == 0 || p.queries == 0) return KEYSIFT_OK;
   if (!out || !out->data) return fail(KEYSIFT_BAD_ARGUMENT, "out must not be NULL");
-  const SumsKernels kernels = isa().sums_kernels(p.kind);
+  const SumsKernels kernels = keysift::kernels().sums(p.kind);
   const SumsPlan plan{p, *out, log, {}, {}};
-  const std::vector<keysift_piece> pieces = pieces_of(p);
+  const std::vector<keysift_segment> segments = segments_of(p);
   struct Chunk {
-    const keysift_piece* piece;
+    const keysift_segment* segment;
     int64_t first;
   };
   std::vector<Chunk> chunks;
-  for (const keysift_piece& piece : pieces) {
-    for (int64_t first = 0; first < piece.queries; first += kSumChunk) chunks.push_back({&piece, first});
+  for (const keysift_segment& segment : segments) {
+    for (int64_t first = 0; first < segment.queries; first += kSumChunk) chunks.push_back({&segment, first});
   }
-  // The last queries see most: the lightest tasks even out the end.
+  // The last queries see the most keys; they go first, so that the cheapest tasks run at the end.
   std::stable_sort(chunks.begin(), chunks.end(), [](const Chunk& x, const Chunk& y) { return x.first > y.first; });
   const int64_t count = static_cast<int64_t>(chunks.size()) * p.heads;
   const int run = run_tasks(count, threads_for(p), kernels.forward_scratch(plan), [&](int64_t task, char* scratch) {
     const Chunk& chunk = chunks[static_cast<size_t>(task / p.heads)];
-    kernels.forward(plan, *chunk.piece, task % p.heads, chunk.first, scratch);
+    kernels.forward(plan, *chunk.segment, task % p.heads, chunk.first, scratch);
   });
   return run == KEYSIFT_OK ? run : fail_run(run);
 }
 
-// One head of one piece: its tasks, and what they leave to be added up.
-struct Share {
+// One head of one segment: its tasks and their results, which are summed at the end.
+struct HeadTasks {
   std::vector<SumsTask> tasks;
   std::vector<std::vector<float>> sums;  // (task): dq, dshift and delta
-  std::atomic<int64_t> open{0};
+  std::atomic<int64_t> pending{0};
 };
 
 // Adds the tasks' sums in order and writes the gradients of the queries and shifts.
-void finish(const SumsPlan& plan, const Share& share, int64_t pad, int64_t room) {
+void finish(const SumsPlan& plan, const HeadTasks& head_tasks, int64_t pad, int64_t padded_count) {
   const keysift_sums_problem& p = plan.problem;
-  const keysift_piece& piece = *share.tasks[0].piece;
-  const int64_t head = share.tasks[0].head;
-  for (int64_t i = 0; i < piece.queries; ++i) {
+  const keysift_segment& segment = *head_tasks.tasks[0].segment;
+  const int64_t head = head_tasks.tasks[0].head;
+  for (int64_t i = 0; i < segment.queries; ++i) {
     const keysift_view& to = plan.gradients.dq;
-    float* dq = static_cast<float*>(to.data) + piece.row * to.batch_stride + head * to.tile_stride + (piece.query + i) * to.row_stride;
+    float* dq = static_cast<float*>(to.data) + segment.row * to.batch_stride + head * to.tile_stride +
+                (segment.query + i) * to.row_stride;
     for (int64_t x = 0; x < p.key_width; ++x) {
       float total = 0;
-      for (const std::vector<float>& sums : share.sums) total += sums[static_cast<size_t>(i * pad + x)];
+      for (const std::vector<float>& sums : head_tasks.sums) total += sums[static_cast<size_t>(i * pad + x)];
       dq[x] = total * p.scale;
     }
     if (!plan.gradients.dshift) continue;
     float total = 0;
-    for (const std::vector<float>& sums : share.sums) total += sums[static_cast<size_t>(room * pad + i)];
-    plan.gradients.dshift[(piece.row * p.heads + head) * p.queries + piece.query + i] = total;
+    for (const std::vector<float>& sums : head_tasks.sums) total += sums[static_cast<size_t>(padded_count * pad + i)];
+    plan.gradients.dshift[(segment.row * p.heads + head) * p.queries + segment.query + i] = total;
   }
 }
 
@@ -109,40 +110,41 @@ int backward(const keysift_sums_problem* problem, const keysift_view* out, const
       !gradients->dv.data) {
     return fail(KEYSIFT_BAD_ARGUMENT, "out, log, dout, dq, dk and dv must not be NULL");
   }
-  const SumsKernels kernels = isa().sums_kernels(p.kind);
+  const SumsKernels kernels = keysift::kernels().sums(p.kind);
   const SumsPlan plan{p, *out, const_cast<float*>(log), *dout, *gradients};
-  const std::vector<keysift_piece> pieces = pieces_of(p);
-  std::vector<Share> shares(pieces.size() * static_cast<size_t>(p.heads));
-  if (shares.empty()) return KEYSIFT_OK;
-  const int64_t parts = (kWantedTasks + static_cast<int64_t>(shares.size()) - 1) / static_cast<int64_t>(shares.size());
+  const std::vector<keysift_segment> segments = segments_of(p);
+  std::vector<HeadTasks> all_tasks(segments.size() * static_cast<size_t>(p.heads));
+  if (all_tasks.empty()) return KEYSIFT_OK;
+  const int64_t parts = (kTargetTasks + static_cast<int64_t>(all_tasks.size()) - 1) / static_cast<int64_t>(all_tasks.size());
   std::vector<std::pair<size_t, size_t>> order;
-  for (size_t s = 0; s < shares.size(); ++s) {
-    const keysift_piece& piece = pieces[s / static_cast<size_t>(p.heads)];
-    const int64_t each = std::max<int64_t>((piece.keys / parts + kBlock - 1) / kBlock, 1) * kBlock;
+  for (size_t s = 0; s < all_tasks.size(); ++s) {
+    const keysift_segment& segment = segments[s / static_cast<size_t>(p.heads)];
+    const int64_t keys_per_task = std::max<int64_t>((segment.keys / parts + kBlock - 1) / kBlock, 1) * kBlock;
     int64_t first = 0;
     do {
-      const int64_t last = std::min(first + each, piece.keys);
-      order.emplace_back(s, shares[s].tasks.size());
-      shares[s].tasks.push_back({&piece, static_cast<int64_t>(s) % p.heads, first, last, nullptr, nullptr, nullptr});
+      const int64_t last = std::min(first + keys_per_task, segment.keys);
+      order.emplace_back(s, all_tasks[s].tasks.size());
+      all_tasks[s].tasks.push_back({&segment, static_cast<int64_t>(s) % p.heads, first, last, nullptr, nullptr, nullptr});
       first = last;
-    } while (first < piece.keys);
-    shares[s].sums.resize(shares[s].tasks.size());
-    shares[s].open = static_cast<int64_t>(shares[s].tasks.size());
+    } while (first < segment.keys);
+    all_tasks[s].sums.resize(all_tasks[s].tasks.size());
+    all_tasks[s].pending = static_cast<int64_t>(all_tasks[s].tasks.size());
   }
   const int64_t pad = kernels.padded(p.key_width);
-  const int run = run_tasks(static_cast<int64_t>(order.size()), threads_for(p), kernels.backward_scratch(plan), [&](int64_t index, char* scratch) {
-    Share& share = shares[order[static_cast<size_t>(index)].first];
+  const int64_t task_count = static_cast<int64_t>(order.size());
+  const int run = run_tasks(task_count, threads_for(p), kernels.backward_scratch(plan), [&](int64_t index, char* scratch) {
+    HeadTasks& head_tasks = all_tasks[order[static_cast<size_t>(index)].first];
     const size_t t = order[static_cast<size_t>(index)].second;
-    SumsTask& task = share.tasks[t];
-    const int64_t room = (task.piece->queries + kSumBatch - 1) / kSumBatch * kSumBatch;
-    share.sums[t].assign(static_cast<size_t>(room * (pad + 2)), 0.0f);
-    task.dq = share.sums[t].data();
-    task.dshift = task.dq + room * pad;
-    task.delta = task.dshift + room;
+    SumsTask& task = head_tasks.tasks[t];
+    const int64_t padded_count = (task.segment->queries + kSumBatch - 1) / kSumBatch * kSumBatch;
+    head_tasks.sums[t].assign(static_cast<size_t>(padded_count * (pad + 2)), 0.0f);
+    task.dq = head_tasks.sums[t].data();
+    task.dshift = task.dq + padded_count * pad;
+    task.delta = task.dshift + padded_count;
     kernels.backward(plan, task, scratch);
-    if (--share.open > 0) return;
-    finish(plan, share, pad, room);
-    share.sums.clear();
+    if (--head_tasks.pending > 0) return;
+    finish(plan, head_tasks, pad, padded_count);
+    head_tasks.sums.clear();
   });
   return run == KEYSIFT_OK ? run : fail_run(run);
 }

@@ -1,9 +1,9 @@
-/* Sums over keys whose weights need one pass at most, behind the C ABI of screening.h.
+/* Additive mechanisms: sums over keys in one pass, with the C ABI of screening.h.
  *
  *     x_ij = scale <q_i, k_j> + shift_i
- *     out_i = sum_j top(x_ij) v_j / (sum_j bottom(x_ij) + rest)
+ *     out_i = sum_j numerator(x_ij) v_j / (sum_j denominator(x_ij) + eps)
  *
- * for keys with offset + i - j >= 0 in their piece. The first kinds have no denominator. Everything is fp32.
+ * for keys with offset + i - j >= 0 in their segment. The first kinds have no denominator. Everything is fp32.
  */
 #ifndef KEYSIFT_SUMS_H
 #define KEYSIFT_SUMS_H
@@ -15,42 +15,46 @@ extern "C" {
 #endif
 
 enum keysift_kind {
-  KEYSIFT_RELU = 0,           /* top = max(x, 0) */
-  KEYSIFT_RELU_SQUARED = 1,   /* top = max(x, 0)^2 */
-  KEYSIFT_RELU_EXP = 2,       /* top = max(exp(x) - 1, 0) */
-  KEYSIFT_SIGMOID = 3,        /* top = 1 / (1 + exp(-x)) */
-  KEYSIFT_RELU_EXP_SHARE = 4, /* top = bottom = max(exp(x) - 1, 0) */
-  KEYSIFT_SOFTPICK = 5        /* top = max(exp(x) - 1, 0), bottom = |exp(x) - 1| */
+  KEYSIFT_RELU = 0,           /* numerator = max(x, 0) */
+  KEYSIFT_RELU_SQUARED = 1,   /* numerator = max(x, 0)^2 */
+  KEYSIFT_RELU_EXP = 2,       /* numerator = max(exp(x) - 1, 0) */
+  KEYSIFT_SIGMOID = 3,        /* numerator = 1 / (1 + exp(-x)) */
+  KEYSIFT_RELU_EXP_NORMALISED = 4, /* numerator = denominator = max(exp(x) - 1, 0) */
+  KEYSIFT_SOFTPICK = 5        /* numerator = max(exp(x) - 1, 0), denominator = |exp(x) - 1| */
 };
 
-typedef struct keysift_sums_problem {
-  int64_t batch;
-  int64_t heads;
-  int64_t queries;
-  int64_t keys;
-  int64_t key_width;
-  int64_t value_width;
-  int32_t kind;
-  float scale;
-  float rest; /* added to the denominator, where there is one */
-  keysift_view q, k, v;
-  const keysift_piece* pieces; /* as in keysift_problem */
-  int64_t piece_count;
-  int64_t offset;
-  const float* shift; /* (batch, heads, queries), or NULL: 0 */
-} keysift_sums_problem;
+#define KEYSIFT_SUMS_PROBLEM_FIELDS(F)                                \
+  F(int64_t, batch)                                                   \
+  F(int64_t, heads)                                                   \
+  F(int64_t, queries)                                                 \
+  F(int64_t, keys)                                                    \
+  F(int64_t, key_width)                                               \
+  F(int64_t, value_width)                                             \
+  F(int32_t, kind) /* a keysift_kind */                               \
+  F(float, scale)                                                     \
+  F(float, eps) /* added to the denominator, where there is one */   \
+  F(keysift_view, q)                                                  \
+  F(keysift_view, k)                                                  \
+  F(keysift_view, v)                                                  \
+  F(const keysift_segment*, segments) /* as in keysift_problem */         \
+  F(int64_t, segment_count)                                             \
+  F(int64_t, offset)                                                  \
+  F(const float*, shift) /* (batch, heads, queries), or NULL: 0 */
+KEYSIFT_STRUCT(keysift_sums_problem, KEYSIFT_SUMS_PROBLEM_FIELDS);
 
-/* Overwritten where a piece holds the row, and left alone elsewhere. */
-typedef struct keysift_sums_gradients {
-  keysift_view dq, dk, dv;
-  float* dshift; /* (batch, heads, queries), or NULL */
-} keysift_sums_gradients;
+/* Rows inside a segment are overwritten; other rows are left unchanged. */
+#define KEYSIFT_SUMS_GRADIENTS_FIELDS(F) \
+  F(keysift_view, dq)                    \
+  F(keysift_view, dk)                    \
+  F(keysift_view, dv)                    \
+  F(float*, dshift) /* (batch, heads, queries), or NULL */
+KEYSIFT_STRUCT(keysift_sums_gradients, KEYSIFT_SUMS_GRADIENTS_FIELDS);
 
 /* Writes out, and the logarithm of the denominator (0 for kinds without one, +inf where it is 0) as
- * (batch, heads, queries), both where a piece holds the query only. log may be NULL. */
+ * (batch, heads, queries), both for queries inside a segment only. log may be NULL. */
 KEYSIFT_API int keysift_sums_forward(const keysift_sums_problem* problem, const keysift_view* out, float* log);
 
-/* out and log as forward wrote them. The result does not depend on the number of threads. */
+/* out and log as written by forward. The result does not depend on the number of threads. */
 KEYSIFT_API int keysift_sums_backward(const keysift_sums_problem* problem, const keysift_view* out, const float* log,
                                       const keysift_view* dout, const keysift_sums_gradients* gradients);
 

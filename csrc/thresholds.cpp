@@ -1,4 +1,4 @@
-// The C API of thresholds.h: checks the arguments and cuts the rows into tasks.
+// The C API of thresholds.h: checks the arguments and splits the rows into tasks.
 #include "thresholds.h"
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #include "failure.h"
 #include "isa.h"
 #include "parallel.h"
-#include "pieces.h"
+#include "segments.h"
 #include "plan.h"
 
 namespace keysift {
@@ -19,33 +19,34 @@ constexpr int64_t kSerialNumbers = 1 << 14;
 int check(const keysift_threshold_rows* r, const void* numbers) {
   if (!r) return fail(KEYSIFT_BAD_ARGUMENT, "rows is NULL");
   for (int64_t size : {r->matrices, r->rows, r->keys}) {
-    if (size < 0 || size > kFarthest) return fail(KEYSIFT_BAD_ARGUMENT, "matrices, rows and keys must be at least 0");
+    if (size < 0 || size > kMaxPosition) return fail(KEYSIFT_BAD_ARGUMENT, "matrices, rows and keys must be at least 0");
   }
   int64_t count;
   if (__builtin_mul_overflow(r->matrices, r->rows, &count) || __builtin_mul_overflow(count, r->keys, &count)) {
     return fail(KEYSIFT_BAD_ARGUMENT, "matrices x rows x keys is out of range");
   }
-  if (r->seen < -kFarthest || r->seen > kFarthest) return fail(KEYSIFT_BAD_ARGUMENT, "seen is out of range");
+  if (r->visible < -kMaxPosition || r->visible > kMaxPosition) return fail(KEYSIFT_BAD_ARGUMENT, "visible is out of range");
   if (r->matrices == 0 || r->rows == 0 || r->keys == 0) return KEYSIFT_OK;
   if (!numbers || !r->orders) return fail(KEYSIFT_BAD_ARGUMENT, "orders, scores, weights and gradients must not be NULL");
   for (int64_t m = 0; m < r->matrices; ++m) {
     const float order = r->orders[m];
-    if (!(order > 1.0f && order <= 2.0f)) return fail(KEYSIFT_BAD_ARGUMENT, "order %g is not above 1 and at most 2", static_cast<double>(order));
+    if (!(order > 1.0f && order <= 2.0f)) {
+      return fail(KEYSIFT_BAD_ARGUMENT, "order %g is not above 1 and at most 2", static_cast<double>(order));
+    }
   }
-  if (!isa().name) return fail(KEYSIFT_BAD_ISA, "KEYSIFT_ISA names no variant this machine can run; use one of: %s", keysift_isas());
-  return KEYSIFT_OK;
+  return check_isa();
 }
 
-// Calls each(matrix, row, first number, keys seen, scratch) for every row.
-template <class Each>
-int for_rows(const keysift_threshold_rows& r, Each each) {
+// Calls on_row(matrix, row, index of its first score, visible keys, scratch) for every row.
+template <class Callback>
+int for_rows(const keysift_threshold_rows& r, Callback on_row) {
   const int64_t count = r.matrices * r.rows;
   const int64_t threads = count * std::min(r.keys, kSerialNumbers) < kSerialNumbers ? 1 : thread_count();
   const int64_t tasks = (count + kTaskRows - 1) / kTaskRows;
-  const int run = run_tasks(tasks, threads, isa().threshold_kernels().scratch(r.keys), [&](int64_t task, char* scratch) {
+  const int run = run_tasks(tasks, threads, kernels().thresholds.scratch(r.keys), [&](int64_t task, char* scratch) {
     for (int64_t i = task * kTaskRows; i < std::min((task + 1) * kTaskRows, count); ++i) {
-      const int64_t seen = std::min(std::max<int64_t>(r.seen + i % r.rows, 0), r.keys);
-      each(i / r.rows, i, i * r.keys, seen, scratch);
+      const int64_t visible = std::min(std::max<int64_t>(r.visible + i % r.rows, 0), r.keys);
+      on_row(i / r.rows, i, i * r.keys, visible, scratch);
     }
   });
   return run == KEYSIFT_OK ? run : fail_run(run);
@@ -54,9 +55,9 @@ int for_rows(const keysift_threshold_rows& r, Each each) {
 int weigh(const keysift_threshold_rows* rows, float* x) {
   const int status = check(rows, x);
   if (status != KEYSIFT_OK || rows->matrices * rows->rows * rows->keys == 0) return status;
-  const ThresholdKernels kernels = isa().threshold_kernels();
-  return for_rows(*rows, [&](int64_t matrix, int64_t, int64_t first, int64_t seen, char* scratch) {
-    kernels.weigh(x + first, seen, rows->keys, rows->orders[matrix], scratch);
+  const ThresholdKernels& kernels = keysift::kernels().thresholds;
+  return for_rows(*rows, [&](int64_t matrix, int64_t, int64_t first, int64_t visible, char* scratch) {
+    kernels.weigh(x + first, visible, rows->keys, rows->orders[matrix], scratch);
   });
 }
 
@@ -65,14 +66,14 @@ int differentiate(const keysift_threshold_rows* rows, const float* w, float* dw,
   if (status != KEYSIFT_OK) return status;
   if (dorders) std::fill(dorders, dorders + rows->matrices, 0.0);
   if (rows->matrices * rows->rows * rows->keys == 0) return KEYSIFT_OK;
-  const ThresholdKernels kernels = isa().threshold_kernels();
-  // Added up in order afterwards, so that the sum does not follow the threads.
-  std::vector<double> each(dorders ? static_cast<size_t>(rows->matrices * rows->rows) : 0);
-  const int run = for_rows(*rows, [&](int64_t matrix, int64_t row, int64_t first, int64_t seen, char* scratch) {
-    kernels.differentiate(w + first, dw + first, seen, rows->keys, rows->orders[matrix],
-                          dorders ? &each[static_cast<size_t>(row)] : nullptr, scratch);
+  const ThresholdKernels& kernels = keysift::kernels().thresholds;
+  // Summed in order at the end, so that the result does not depend on the threads.
+  std::vector<double> row_gradients(dorders ? static_cast<size_t>(rows->matrices * rows->rows) : 0);
+  const int run = for_rows(*rows, [&](int64_t matrix, int64_t row, int64_t first, int64_t visible, char* scratch) {
+    kernels.differentiate(w + first, dw + first, visible, rows->keys, rows->orders[matrix],
+                          dorders ? &row_gradients[static_cast<size_t>(row)] : nullptr, scratch);
   });
-  for (size_t i = 0; i < each.size(); ++i) dorders[i / static_cast<size_t>(rows->rows)] += each[i];
+  for (size_t i = 0; i < row_gradients.size(); ++i) dorders[i / static_cast<size_t>(rows->rows)] += row_gradients[i];
   return run;
 }
 

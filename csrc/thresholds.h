@@ -1,8 +1,8 @@
-/* Rows of scores become the weights of sparsemax and entmax, in place, behind the C ABI of screening.h.
+/* Sparsemax and entmax: turns rows of scores into weights, in place, with the C ABI of screening.h.
  *
- *     w_j = max((order - 1) x_j - tau, 0)^(1 / (order - 1)), tau the one number with sum_j w_j = 1
+ *     w_j = max((order - 1) x_j - tau, 0)^(1 / (order - 1)), with tau such that sum_j w_j = 1
  *
- * The products with queries, keys and values are the caller's. Everything is fp32, tau is found in fp64.
+ * The caller computes the products with queries, keys and values. Everything is fp32; tau is found in fp64.
  */
 #ifndef KEYSIFT_THRESHOLDS_H
 #define KEYSIFT_THRESHOLDS_H
@@ -13,21 +13,21 @@
 extern "C" {
 #endif
 
-/* (matrices, rows, keys) numbers, contiguous. Row i of a matrix sees its first seen + i keys, at least none and at most
- * all; what it does not see is not read, and is written as 0. */
-typedef struct keysift_threshold_rows {
-  int64_t matrices;
-  int64_t rows;
-  int64_t keys;
-  int64_t seen;
-  const float* orders; /* (matrices), each above 1 and at most 2 */
-} keysift_threshold_rows;
+/* A contiguous (matrices, rows, keys) tensor. Row i of a matrix sees its first visible + i keys, clamped to 0 .. keys. Entries
+ * of other keys are not read, and are written as 0. */
+#define KEYSIFT_THRESHOLD_ROWS_FIELDS(F) \
+  F(int64_t, matrices)                   \
+  F(int64_t, rows)                       \
+  F(int64_t, keys)                       \
+  F(int64_t, visible)                    \
+  F(const float*, orders) /* (matrices), each above 1 and at most 2 */
+KEYSIFT_STRUCT(keysift_threshold_rows, KEYSIFT_THRESHOLD_ROWS_FIELDS);
 
-/* Scores become weights. A row that sees a NaN, or no finite maximum, becomes NaN where it sees. */
+/* Turns scores into weights. A row whose visible maximum is not finite becomes NaN at its visible keys. */
 KEYSIFT_API int keysift_threshold_weigh(const keysift_threshold_rows* rows, float* x);
 
-/* Gradients of weights become gradients of scores; w as keysift_threshold_weigh wrote them. dorders, the gradient of each
- * matrix's order, may be NULL. */
+/* Turns gradients of weights into gradients of scores; w as written by keysift_threshold_weigh. dorders receives the gradient
+ * of each matrix's order, and may be NULL. */
 KEYSIFT_API int keysift_threshold_differentiate(const keysift_threshold_rows* rows, const float* w, float* dw, double* dorders);
 
 #ifdef __cplusplus

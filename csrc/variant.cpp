@@ -1,6 +1,6 @@
-// Compiled once per instruction set, with KEYSIFT_VARIANT naming the namespace.
-#include "backward.h"
-#include "forward.h"
+// All kernels of one instruction set. Compiled once per variant, with KEYSIFT_VARIANT naming the namespace.
+#include "screening_backward.h"
+#include "screening_forward.h"
 #include "sums_kernel.h"
 #include "threshold_kernel.h"
 
@@ -10,16 +10,16 @@ namespace KEYSIFT_VARIANT {
 int64_t padded(int64_t width) { return Shape<0, 0>::pad(width); }
 
 template <class S>
-Kernels kernels_of() {
+ScreeningKernels screening_of() {
   return {padded, forward_scratch<S>, forward<S>, backward_scratch<S>, backward<S>, finish_dq<S>, finish_scratch<S>};
 }
 
-Kernels kernels(int64_t key_width, int64_t value_width) {
-  if (key_width == 16 && value_width == 64) return kernels_of<Shape<16, 64>>();
-  if (key_width == 16 && value_width == 128) return kernels_of<Shape<16, 128>>();
-  if (key_width == 32 && value_width == 64) return kernels_of<Shape<32, 64>>();
-  if (key_width == 32 && value_width == 128) return kernels_of<Shape<32, 128>>();
-  return kernels_of<Shape<0, 0>>();
+ScreeningKernels screening(int64_t key_width, int64_t value_width) {
+  if (key_width == 16 && value_width == 64) return screening_of<Shape<16, 64>>();
+  if (key_width == 16 && value_width == 128) return screening_of<Shape<16, 128>>();
+  if (key_width == 32 && value_width == 64) return screening_of<Shape<32, 64>>();
+  if (key_width == 32 && value_width == 128) return screening_of<Shape<32, 128>>();
+  return screening_of<Shape<0, 0>>();
 }
 
 template <int Kind>
@@ -32,11 +32,11 @@ SumsKernels sums_kernels(int32_t kind) {
   if (kind == KEYSIFT_RELU_SQUARED) return sums_of<KEYSIFT_RELU_SQUARED>();
   if (kind == KEYSIFT_RELU_EXP) return sums_of<KEYSIFT_RELU_EXP>();
   if (kind == KEYSIFT_SIGMOID) return sums_of<KEYSIFT_SIGMOID>();
-  if (kind == KEYSIFT_RELU_EXP_SHARE) return sums_of<KEYSIFT_RELU_EXP_SHARE>();
+  if (kind == KEYSIFT_RELU_EXP_NORMALISED) return sums_of<KEYSIFT_RELU_EXP_NORMALISED>();
   return sums_of<KEYSIFT_SOFTPICK>();
 }
 
-ThresholdKernels threshold_kernels() { return {threshold_scratch, threshold_weigh, threshold_differentiate}; }
+extern const Kernels kernels{screening, sums_kernels, {threshold_scratch, threshold_weigh, threshold_differentiate}};
 
 }  // namespace KEYSIFT_VARIANT
 }  // namespace keysift

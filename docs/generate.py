@@ -1,17 +1,17 @@
-"""Rewrite the generated blocks of README and docs, the plots of stored results and the pages of the evidence:
-`make docs`.
+"""Write the generated parts of the documentation: blocks of pages, plots of stored results, pages of evidence/.
 
-A house test fails where a block or a plot is out of date.
-
-A block names the command whose output it is:
+`make docs` runs it. tests/house/test_documents.py fails if a block, plot or page is out of date. A block names the
+command whose output it contains:
 
     <!-- generated: keysift mechanisms --markdown -->
     ...
     <!-- end -->
 
-Whole files are listed in `FILES` with theirs.
+`FILES` lists files that are generated as a whole, with their commands.
 """
 
+import contextlib
+import io
 import re
 import shlex
 import subprocess
@@ -22,14 +22,22 @@ from typing import get_args
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
+EVIDENCE = ROOT / "evidence"
+sys.path.insert(0, str(ROOT))  # evidence is not an installed package
 BLOCK = re.compile(r"(<!-- generated: (?P<command>[^\n]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 FILES = {f"docs/picture-{scheme}.svg": f"keysift play --picture {scheme}" for scheme in ("light", "dark")}
 
 
 def pages() -> list[Path]:
-    found = ROOT.glob("*.md"), (ROOT / "checkpoints").glob("*.md"), (ROOT / "docs").rglob("*.md")
-    return [page for part in found for page in sorted(part)]
+    """Every Markdown file of the repository's root, checkpoints/, evidence/ and docs/."""
+    folders = (
+        ROOT.glob("*.md"),
+        (ROOT / "checkpoints").glob("*.md"),
+        EVIDENCE.rglob("*.md"),
+        (ROOT / "docs").rglob("*.md"),
+    )
+    return [page for folder in folders for page in sorted(folder)]
 
 
 def regenerate(text: str) -> str:
@@ -38,10 +46,21 @@ def regenerate(text: str) -> str:
 
 @cache
 def output(command: str) -> str:
+    """Standard output of a command. `keysift` runs in this process, because most of its time is importing torch."""
     program, *arguments = shlex.split(command)
-    beside_python = Path(sys.executable).parent / program
-    done = subprocess.run([beside_python, *arguments], check=True, capture_output=True, text=True, cwd=ROOT)
-    return done.stdout.strip()
+    if program != "keysift":
+        beside_python = Path(sys.executable).parent / program
+        process = subprocess.run([beside_python, *arguments], check=True, capture_output=True, text=True, cwd=ROOT)
+        return process.stdout.strip()
+    from keysift.cli.main import main
+
+    with contextlib.chdir(ROOT), contextlib.redirect_stdout(io.StringIO()) as text:
+        try:
+            main(arguments)
+        except SystemExit as end:
+            if end.code != 0:
+                raise subprocess.CalledProcessError(int(end.code or 1), command) from None
+    return text.getvalue().strip()
 
 
 def plots() -> dict[Path, str]:
@@ -51,11 +70,11 @@ def plots() -> dict[Path, str]:
     return {file: output(command) + "\n" for file, command in commands.items()}
 
 
-def evidence() -> dict[str, str]:
-    """The pages and figures of docs/results that follow from the records in docs/results/evidence."""
-    from keysift.web.evidence import rendered
+def evidence() -> dict[Path, str]:
+    """Pages and figures of evidence/ that follow from its records."""
+    from evidence.pages import render
 
-    return rendered(RESULTS, ROOT / "recipes" / "evidence")
+    return {EVIDENCE / name: text for name, text in render().items()}
 
 
 def index() -> str:
@@ -66,33 +85,29 @@ def index() -> str:
         if docs in page.parents and page != docs / "README.md":
             folders.setdefault(page.parent, []).append(page)
     lines = []
-    for folder, found in sorted(folders.items()):
+    for folder, members in sorted(folders.items()):
         if folder != docs:
             readme = folder / "README.md"
-            lines.append(_entry(readme) if readme in found else f"- {folder.name}")
-        lines += [("" if folder == docs else "  ") + _entry(page) for page in found if page.name != "README.md"]
+            lines.append(_entry(readme) if readme in members else f"- {folder.name}")
+        lines += [("" if folder == docs else "  ") + _entry(page) for page in members if page.name != "README.md"]
     return "\n".join(lines)
 
 
 def counts() -> str:
-    """Two entries of README's list: how many mechanisms there are, and how many claims about screening held."""
+    """Two entries of the list in README: the number of mechanisms, and the verdicts on claims about screening."""
+    from evidence.pages import verdicts
+    from evidence.study import find_studies
+    from evidence.welch import Word
     from keysift.mechanisms import MECHANISMS
     from keysift.mechanisms.spec import Promise
-    from keysift.sweep.groups import Word, groups
-    from keysift.sweep.pages import PAGES
-    from keysift.sweep.records import read_records
-    from keysift.web.latency_page import latency_verdicts, read_latency
 
-    verdicts = latency_verdicts(read_latency(RESULTS / "models.json"))
-    for one in PAGES:
-        verdicts += one.decide(groups(list(read_records(RESULTS / "evidence" / f"{one.study}.jsonl").values())))
-    words = [verdict.word for verdict in verdicts]
-    came_out = ", ".join(f"{words.count(word)} {word}" for word in get_args(Word))
+    words = [verdict.word for study in find_studies() for verdict in verdicts(study)]
+    summary = ", ".join(f"{words.count(word)} {word}" for word in get_args(Word))
     return (
         f"- Mechanisms: {len(MECHANISMS.names())}, each with a verdict on {len(Promise)} promises "
         f"([table](docs/mechanisms/README.md)).\n"
-        f"- Evidence: of {len(words)} claims about screening, tried on one machine, {came_out} "
-        f"([table](docs/results/README.md))."
+        f"- Evidence: of {len(words)} claims about screening, tested on one machine, {summary} "
+        f"([table](evidence/README.md))."
     )
 
 
@@ -101,20 +116,25 @@ def _entry(page: Path) -> str:
     return f"- [{title}]({page.relative_to(ROOT / 'docs')})"
 
 
-if __name__ == "__main__" and sys.argv[1:] == ["--index"]:
-    sys.stdout.write(index() + "\n")
-elif __name__ == "__main__" and sys.argv[1:] == ["--counts"]:
-    sys.stdout.write(counts() + "\n")
-elif __name__ == "__main__":
-    for name, text in evidence().items():
-        (RESULTS / name).write_text(text)
+def write_all() -> None:
+    for file, text in evidence().items():
+        file.write_text(text)
     for name, command in FILES.items():
         (ROOT / name).write_text(output(command) + "\n")
-    for file, drawn in plots().items():
-        file.write_text(drawn)
+    for file, svg in plots().items():
+        file.write_text(svg)
     for page in pages():
         before = page.read_text()
         after = regenerate(before)
         if after != before:
             page.write_text(after)
             sys.stdout.write(f"rewrote {page.relative_to(ROOT)}\n")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--index"]:
+        sys.stdout.write(index() + "\n")
+    elif sys.argv[1:] == ["--counts"]:
+        sys.stdout.write(counts() + "\n")
+    else:
+        write_all()

@@ -1,12 +1,13 @@
-"""What this machine can run: a test that needs more is skipped, and says why."""
+"""`needs_kernel` skips a test, with the reason, on machines without the compiled kernel."""
 
 import pytest
 
-from keysift.kernels import native
+from keysift.kernels.backend import Code
+from keysift.kernels.cpu import library
 
-_REASON = native.unusable()
-# A library that is there but stale or broken is a fault to be seen, not a machine that lacks something.
-LACKS_KERNEL = _REASON is not None and _REASON.code in (native.Code.NOT_BUILT, native.Code.ISA_NOT_HERE)
+_REASON = library.unavailable()
+# A stale or broken library is not a reason to skip: its tests should fail.
+LACKS_KERNEL = _REASON is not None and _REASON.code in (Code.NOT_BUILT, Code.ISA_NOT_HERE)
 needs_kernel = pytest.mark.skipif(
     LACKS_KERNEL,
     reason=f"THE COMPILED KERNEL WAS NOT TESTED: {_REASON}",

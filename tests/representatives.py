@@ -1,5 +1,4 @@
-"""Mechanisms that stand for the others in `make check`, where asking all of them would cost minutes: one of each rule.
-`make test` asks every one."""
+"""Representative mechanisms, at least one for each type of rule. `make check` tests only these, `make test` all."""
 
 from collections.abc import Iterable
 from typing import TypeVar
@@ -8,7 +7,7 @@ import pytest
 
 from keysift.mechanisms.spec import Mechanism
 
-FEW = {
+REPRESENTATIVES = {
     "softmax",
     "screening",
     "entmax15",
@@ -21,7 +20,10 @@ FEW = {
 M = TypeVar("M", Mechanism, str)
 
 
-def few_at_once(mechanisms: Iterable[M]) -> list[object]:
-    """Parameters of a test, by name: all but the representatives are slow."""
-    named = ((one, one if isinstance(one, str) else one.name) for one in mechanisms)
-    return [pytest.param(one, id=name, marks=() if name in FEW else pytest.mark.slow) for one, name in named]
+def slow_unless_representative(mechanisms: Iterable[M]) -> list[object]:
+    """Test parameters with the mechanism's name as id. All but the representatives are marked slow."""
+    named = ((mechanism, mechanism if isinstance(mechanism, str) else mechanism.name) for mechanism in mechanisms)
+    return [
+        pytest.param(mechanism, id=name, marks=() if name in REPRESENTATIVES else pytest.mark.slow)
+        for mechanism, name in named
+    ]

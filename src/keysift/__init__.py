@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from keysift.models.generate import generate as generate
     from keysift.models.multiscreen import Multiscreen as Multiscreen
     from keysift.models.multiscreen import MultiscreenConfig as MultiscreenConfig
-    from keysift.models.sampling import Sampling as Sampling
+    from keysift.models.sampling_settings import Sampling as Sampling
     from keysift.models.save import load as load
     from keysift.models.save import save as save
+    from keysift.models.text_model import TextModel as TextModel
+    from keysift.models.text_model import open as open
     from keysift.models.transformer import Transformer as Transformer
     from keysift.models.transformer import TransformerConfig as TransformerConfig
     from keysift.nn.inference import Inference as Inference
     from keysift.nn.tap import edit as edit
     from keysift.nn.tap import trace as trace
-    from keysift.runs.text_model import TextModel as TextModel
-    from keysift.runs.text_model import open as open
 
 __version__ = "0.1.0"
 
@@ -60,11 +60,11 @@ _MENU = {
     "Inference": "keysift.nn.inference",
     "generate": "keysift.models.generate",
     "Request": "keysift.models.generate",
-    "Sampling": "keysift.models.sampling",
+    "Sampling": "keysift.models.sampling_settings",
     "save": "keysift.models.save",
     "load": "keysift.models.save",
-    "open": "keysift.runs.text_model",
-    "TextModel": "keysift.runs.text_model",
+    "open": "keysift.models.text_model",
+    "TextModel": "keysift.models.text_model",
     "trace": "keysift.nn.tap",
     "edit": "keysift.nn.tap",
 }

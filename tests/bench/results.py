@@ -1,7 +1,7 @@
-"""A small result with known numbers, for whatever reads one."""
+"""A small benchmark result with known numbers."""
 
-from keysift.bench.record import Result, Row, Spread, at_least, at_most
 from keysift.core.provenance import Machine
+from keysift.records.bench import Quartiles, Result, Row, at_least, at_most
 
 MACHINE = Machine(
     cpu="a <fast> processor",
@@ -20,8 +20,8 @@ MACHINE = Machine(
 
 
 def row(tokens: int, window: str, seconds: float, against: str = "", their: float | None = None) -> Row:
-    def exactly(value: float) -> Spread:
-        return Spread(median=value, low=value / 2, high=value * 2)
+    def exactly(value: float) -> Quartiles:
+        return Quartiles(median=value, low=value / 2, high=value * 2)
 
     return Row(
         what=f"screening, {window}",

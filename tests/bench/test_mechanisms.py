@@ -1,4 +1,4 @@
-"""keysift bench mechanisms: what is counted, what is refused, what is said when something does not fit."""
+"""keysift bench mechanisms: costs, disagreeing backends, and notes on what does not fit in memory."""
 
 import json
 import math
@@ -8,9 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from keysift.bench import mechanisms, memory
-from keysift.bench.gather import Gathered
-from keysift.bench.mechanisms import FULL, QUICK, Case, family, fits, time_one
+from keysift.bench import mechanisms
+from keysift.bench import peak_memory as memory
+from keysift.bench.collector import Collector
+from keysift.bench.mechanisms import FULL, QUICK, Case, family, fits, time_in_turns
 from keysift.cli.main import _main
 from keysift.core.errors import DisagreementError
 from keysift.kernels.attend import attend
@@ -20,19 +21,19 @@ from tests.bench.results import RESULT
 TINY = replace(QUICK, lengths=(40,), target_length=40, heads=2, width=8)
 
 
-def gathered() -> Gathered:
-    return Gathered(RESULT.machine, say=lambda line: None)
+def collector() -> Collector:
+    return Collector(RESULT.machine, log=lambda line: None)
 
 
 def test_every_mechanism_is_timed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(mechanisms, "QUICK", TINY)
     monkeypatch.setattr(mechanisms, "check", lambda mechanism, backend: None)
     assert _main(["bench", "mechanisms", "--quick", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [row["what"] for row in found["rows"][::2]] == [mechanism.name for mechanism in MECHANISMS]
-    assert {row["against"] for row in found["rows"]} == {"SDPA"}
-    assert len(found["targets"]) == 6, "three families, forward and forward + backward"
-    assert all(target["met"] is None for target in found["targets"])
+    result = json.loads(capsys.readouterr().out)
+    assert [row["what"] for row in result["rows"][::2]] == [mechanism.name for mechanism in MECHANISMS]
+    assert {row["against"] for row in result["rows"]} == {"SDPA"}
+    assert len(result["targets"]) == 6, "three families, forward and forward + backward"
+    assert all(target["met"] is None for target in result["targets"])
 
 
 def test_sdpa_reads_the_same_inputs() -> None:
@@ -45,25 +46,25 @@ def test_sdpa_reads_the_same_inputs() -> None:
     torch.testing.assert_close(case.sdpa("forward"), expected.detach())
 
 
-def test_families_follow_from_how_keys_are_weighed() -> None:
-    limits = {name: family(MECHANISMS.find(name)).most for name in ("softmax", "softpick", "screening", "entmax15")}
+def test_families_follow_from_the_rule() -> None:
+    limits = {name: family(MECHANISMS.find(name)).max_cost for name in ("softmax", "softpick", "screening", "entmax15")}
     assert limits == {"softmax": 1.15, "softpick": 2.5, "screening": 2.5, "entmax15": 8.0}
-    assert family(MECHANISMS.find("alpha_entmax")).most is None
+    assert family(MECHANISMS.find("alpha_entmax")).max_cost is None
     assert (FULL.target_length, FULL.heads, FULL.width) == (4096, 8, 64)
 
 
 def test_each_sdpa_call_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Differential attention needs two: at twice the time of one its cost is 1."""
-    names = [f"{who} {step}" for step in mechanisms.STEPS for who in ("ours", "sdpa")]
-    taken = dict(zip(names, ([6.0], [3.0], [8.0], [2.0]), strict=True))
-    monkeypatch.setattr(mechanisms, "interleave", lambda turns, rounds, limit: taken)
+    names = [f"{side} {step}" for step in mechanisms.STEPS for side in ("ours", "sdpa")]
+    times = dict(zip(names, ([6.0], [3.0], [8.0], [2.0]), strict=True))
+    monkeypatch.setattr(mechanisms, "interleave", lambda turns, rounds, limit: times)
     monkeypatch.setattr(mechanisms, "check", lambda mechanism, backend: None)
-    found = gathered()
-    twice = time_one(found, MECHANISMS.find("differential_v1"), TINY, 40)
+    results = collector()
+    twice = time_in_turns(results, MECHANISMS.find("differential_v1"), TINY, 40)
     assert twice == {"forward": 1.0, "forward + backward": 2.0}
-    once = time_one(found, MECHANISMS.find("softmax"), TINY, 40)
+    once = time_in_turns(results, MECHANISMS.find("softmax"), TINY, 40)
     assert once == {"forward": 2.0, "forward + backward": 4.0}
-    assert [row.speedup.median for row in found.rows if row.speedup] == [0.5, 0.25] * 2
+    assert [row.speedup.median for row in results.rows if row.speedup] == [0.5, 0.25] * 2
 
 
 def test_a_wrong_backend_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,22 +78,22 @@ def test_a_wrong_backend_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DisagreementError):
         mechanisms.check(sigmoid, "blockwise")
     monkeypatch.setattr(mechanisms, "explain", lambda *_: type("Choice", (), {"backend": "blockwise"}))
-    found = gathered()
-    assert time_one(found, sigmoid, TINY, 40) == {}
-    assert found.rows == []
-    assert "sigmoid at T = 40: not timed" in found.notes[0]
+    results = collector()
+    assert time_in_turns(results, sigmoid, TINY, 40) == {}
+    assert results.rows == []
+    assert "sigmoid at T = 40: not timed" in results.notes[0]
 
 
-def test_what_does_not_fit_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notes_name_what_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     sparsemax = MECHANISMS.find("sparsemax")
-    monkeypatch.setattr(mechanisms, "explain_at", lambda mechanism, length: "dense")
+    monkeypatch.setattr(mechanisms, "chosen_backend", lambda mechanism, length: "dense")
     monkeypatch.setattr(memory, "free_bytes", lambda: 1e9)
     assert fits(sparsemax, FULL, 1024)
     assert not fits(sparsemax, FULL, 16_384)
-    found = gathered()
-    assert time_one(found, sparsemax, FULL, 16_384) == {}
-    assert found.notes == ["sparsemax at T = 16,384: not timed, its dense maps would not fit in memory"]
-    monkeypatch.setattr(mechanisms, "explain_at", lambda mechanism, length: "blockwise")
+    results = collector()
+    assert time_in_turns(results, sparsemax, FULL, 16_384) == {}
+    assert results.notes == ["sparsemax at T = 16,384: not timed, its dense maps would not fit in memory"]
+    monkeypatch.setattr(mechanisms, "chosen_backend", lambda mechanism, length: "blockwise")
     assert fits(sparsemax, FULL, 16_384)
 
 
@@ -100,14 +101,14 @@ def test_growth_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     sigmoid = MECHANISMS.find("sigmoid")
     sizes = replace(TINY, memory=(1024, 4096))
     monkeypatch.setattr(
-        mechanisms, "in_a_child", lambda function, name, lengths, *sizes: [(n / 256) ** 2 for n in lengths]
+        mechanisms, "run_in_subprocess", lambda function, name, lengths, *sizes: [(n / 256) ** 2 for n in lengths]
     )
-    assert mechanisms.extra_memory(gathered(), sigmoid, sizes) == pytest.approx(2.0)
-    assert mechanisms.extra_memory(gathered(), sigmoid, TINY) is None
+    assert mechanisms.extra_memory(collector(), sigmoid, sizes) == pytest.approx(2.0)
+    assert mechanisms.extra_memory(collector(), sigmoid, TINY) is None
     assert mechanisms.extra_mb("sigmoid", [256], 2, 8)[0] < 64
     monkeypatch.setattr(memory, "STATUS", memory.Path("nowhere"))
-    found = gathered()
-    assert mechanisms.extra_memory(found, sigmoid, sizes) is None
-    assert "extra memory not measured" in found.notes[0]
-    monkeypatch.setattr(memory, "MEMINFO", memory.Path("nowhere"))
+    results = collector()
+    assert mechanisms.extra_memory(results, sigmoid, sizes) is None
+    assert "extra memory not measured" in results.notes[0]
+    monkeypatch.setattr(memory, "available", lambda: None)
     assert memory.free_bytes() == math.inf

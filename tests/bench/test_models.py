@@ -1,23 +1,18 @@
-"""keysift bench models and documents: contestants are what they are called, and figures mean what they say."""
+"""`keysift bench models` and `keysift bench documents`, and the sizes and windows of their models."""
 
 import json
 from collections.abc import Callable
 
 import pytest
-import torch
 
-from keysift.bench import documents, models, timing
-from keysift.bench.gather import Gathered
-from keysift.bench.models import FULL, Sizes, crossing, filled, subjects
-from keysift.bench.subjects import multiscreen, transformer_like
-from keysift.bench.windowed import in_windows, windowed
+from keysift.bench import models, timing
+from keysift.bench import packed_documents as documents
+from keysift.bench.collector import Collector
+from keysift.bench.model_cases import matching_transformer, multiscreen
+from keysift.bench.models import FULL, Sizes, build_cases, describe_crossover, filled_cache
 from keysift.cli.main import _main
-from keysift.core.errors import UnsupportedError
-from keysift.evaluate.cached import check_cache
-from keysift.kernels.attend import attend
-from keysift.models.language import count
+from keysift.models.language_model import count_parameters
 from tests.bench.results import RESULT
-from tests.refusals import refuses
 
 TINY = Sizes(
     psi=2,
@@ -34,99 +29,83 @@ TINY = Sizes(
 def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "QUICK", TINY)
     monkeypatch.setattr(documents, "QUICK", documents.Sizes(psi=2, tokens=17, documents=3, batch=2, rounds=1))
-    monkeypatch.setattr(timing, "MOST_REPEATS", 1)
-    monkeypatch.setattr(models, "check", lambda made: None)
+    monkeypatch.setattr(timing, "MAX_REPEATS", 1)
+    monkeypatch.setattr(models, "check", lambda cases: None)
     monkeypatch.setattr(documents.agreement, "check_kernel", lambda: None)
 
 
 @pytest.mark.usefixtures("_tiny")
-def test_models(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_models_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert _main(["bench", "models", "--quick", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert {row["step"] for row in found["rows"]} == {"forward", "training step", "decode"}
-    assert [target["target"] for target in found["targets"]] == [15.0, 4.0, 2.0, 1.1, 1.0]
-    assert all(target["met"] is None for target in found["targets"])
-    decoded = {(row["what"], row["tokens"]): row["cache_bytes"] for row in found["rows"] if row["step"] == "decode"}
-    plain, other = "Multiscreen, windows as initialised", "Transformer"
-    assert decoded[plain, 300] == decoded[plain, 600], "windows are full"
-    assert decoded[other, 600] > 1.9 * decoded[other, 300]
+    result = json.loads(capsys.readouterr().out)
+    assert {row["step"] for row in result["rows"]} == {"forward", "training step", "decode"}
+    assert [target["target"] for target in result["targets"]] == [15.0, 4.0, 2.0, 1.1, 1.0]
+    assert all(target["met"] is None for target in result["targets"])
+    decoded = {(row["what"], row["tokens"]): row["cache_bytes"] for row in result["rows"] if row["step"] == "decode"}
+    multiscreen_name, transformer_name = "Multiscreen, windows as initialised", "Transformer"
+    assert decoded[multiscreen_name, 300] == decoded[multiscreen_name, 600], "the windows are full"
+    assert decoded[transformer_name, 600] > 1.9 * decoded[transformer_name, 300]
     for step in ("forward", "training step", "decode"):
-        assert sum(note.startswith(f"{step}: ") and "than the Transformer" in note for note in found["notes"]) == 3
+        assert sum(note.startswith(f"{step}: ") and "than the Transformer" in note for note in result["notes"]) == 2
 
 
 @pytest.mark.usefixtures("_tiny")
-def test_documents(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_documents_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert _main(["bench", "documents", "--quick", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["rows"][0]["against"] == "one document a row"
-    assert found["targets"][0]["target"] == 0.9
+    result = json.loads(capsys.readouterr().out)
+    assert result["rows"][0]["against"] == "one document per row"
+    assert result["targets"][0]["target"] == 0.9
     assert (documents.FULL.psi, documents.FULL.tokens, documents.FULL.documents) == (6, 1024, 8)
 
 
 @pytest.mark.slow
-def test_models_agree_before_they_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = subjects(2)
-    models.check(made)
+def test_models_are_checked_before_they_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = build_cases(2)
+    models.check(cases)
 
-    def asked(*_: object) -> None:
-        raise AssertionError("asked")
+    def fail(*_: object) -> None:
+        raise AssertionError("checked")
 
-    monkeypatch.setattr(models, "check_cache", asked)
-    with pytest.raises(AssertionError, match="asked"):
-        models.measure(TINY, command="", say=lambda line: None)
+    monkeypatch.setattr(models, "check_cache", fail)
+    with pytest.raises(AssertionError, match="checked"):
+        models.measure(TINY, command="", log=lambda line: None)
 
 
-def test_contestants_are_of_one_size() -> None:
+def test_models_have_the_same_size() -> None:
     model = multiscreen(8)
-    assert abs(count(transformer_like(model)) / count(model) - 1) < 0.01
+    assert abs(count_parameters(matching_transformer(model)) / count_parameters(model) - 1) < 0.01
     assert FULL.psi == 8
 
 
-def test_infinite_tiles() -> None:
-    """As many as in the paper's trained model, spread over the layers; the cache keeps everything for these alone."""
-    one = subjects(8)["infinite"]
-    cache = filled(one, 2000)
-    limits = [limit for store in cache.stores for limit in store.limits]
+def test_number_of_infinite_tiles() -> None:
+    """9.4% of the tiles, as in the paper's trained model, at most one per layer. Only they cache every key."""
+    case = build_cases(8)["infinite"]
+    cache = filled_cache(case, 2000)
+    limits = [limit for store in cache.layers for limit in store.limits]
     assert sum(limit == float("inf") for limit in limits) == 6 == round(0.094 * 64)
-    assert max(sum(limit == float("inf") for limit in store.limits) for store in cache.stores) == 1
+    assert max(sum(limit == float("inf") for limit in store.limits) for store in cache.layers) == 1
     assert cache.lengths == [2000]
-    assert all(bool((x != 0).all()) for store in cache.stores for x in store.entries.values()), "every slot is filled"
+    assert all(bool((x != 0).all()) for store in cache.layers for x in store.entries.values()), "every slot is filled"
     bytes_before = cache.nbytes
     for _ in range(3):
-        models.decode_after(one.model, cache, 2000)
-    assert (cache.lengths, cache.nbytes) == ([2001], bytes_before), "no token is timed with a copy of the cache"
-    assert models.cache_bytes(one, 2000) == pytest.approx(cache.nbytes, rel=0.05)
+        models.decode_after(case.model, cache, 2000)
+    assert (cache.lengths, cache.nbytes) == ([2001], bytes_before), "timing a token never includes a copy of the cache"
+    assert models.cache_bytes(case, 2000) == pytest.approx(cache.nbytes, rel=0.05)
 
 
-@pytest.mark.parametrize("tokens", [1, 7, 8, 9, 29])
-def test_windows_alone(tokens: int) -> None:
-    q, k, v = (torch.randn(2, 3, tokens, 4, dtype=torch.float64) for _ in range(3))
-    t = torch.arange(tokens)
-    inside = (t[:, None] - t < 8) & (t[:, None] >= t)
-    expected = attend("softmax", q, k, v, keep=inside, backend="dense")
-    torch.testing.assert_close(in_windows(q, k, v, 8), expected)
+def test_describe_crossover() -> None:
+    assert describe_crossover({1: 0.5, 2: 2.0, 4: 3.0}) == "faster than the Transformer from 2 tokens on"
+    assert describe_crossover({1: 1.5, 2: 2.0}) == "faster than the Transformer at every length timed, 1 to 2"
+    assert describe_crossover({1: 0.5, 2: 0.9}) == "slower than the Transformer at every length timed, 1 to 2"
+    assert describe_crossover({1: 1.5, 2: 0.9}) == "faster than the Transformer at 1 tokens only"
 
 
-def test_a_windowed_transformer_decodes_what_it_reads() -> None:
-    model = windowed(transformer_like(multiscreen(2)), 8)
-    check_cache(model, (8, 1, 1, 1, 1, 1))
-    with refuses("a windowed cache is filled within its 8 tokens, then one by one", UnsupportedError):
-        check_cache(model, (8, 2))
-
-
-def test_the_crossing_is_told_whichever_way_it_falls() -> None:
-    assert crossing({1: 0.5, 2: 2.0, 4: 3.0}) == "faster than the Transformer from 2 tokens on"
-    assert crossing({1: 1.5, 2: 2.0}) == "faster than the Transformer at every length timed, 1 to 2"
-    assert crossing({1: 0.5, 2: 0.9}) == "slower than the Transformer at every length timed, 1 to 2"
-    assert crossing({1: 1.5, 2: 0.9}) == "faster than the Transformer at 1 tokens only"
-
-
-def test_what_does_not_fit_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = subjects(2)
-    found = Gathered(RESULT.machine, say=lambda line: None)
-    monkeypatch.setattr(models, "explain_at", lambda mechanism, length: "dense")
+def test_cases_that_do_not_fit_in_memory_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = build_cases(2)
+    results = Collector(RESULT.machine, log=lambda line: None)
+    monkeypatch.setattr(models, "chosen_backend", lambda mechanism, length: "dense")
     monkeypatch.setattr(models, "free_bytes", lambda: 1e7)
-    both: list[Callable[..., bool]] = [models.fits, models.holds]
-    assert [ask(found, made["transformer"], 100_000) for ask in both] == [False, False]
-    assert [ask(found, made["plain"], 100_000) for ask in both] == [True, True]
-    assert all("not timed" in note for note in found.notes)
+    checks: list[Callable[..., bool]] = [models.fits, models.cache_fits]
+    assert [check(results, cases["transformer"], 100_000) for check in checks] == [False, False]
+    assert [check(results, cases["plain"], 100_000) for check in checks] == [True, True]
+    assert all("not timed" in note for note in results.notes)

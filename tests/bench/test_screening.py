@@ -1,4 +1,4 @@
-"""keysift bench: measures at small sizes here, refuses what is wrong, shows what was stored."""
+"""keysift bench screening and show, at small sizes."""
 
 import json
 import sys
@@ -9,18 +9,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from keysift.bench import memory, screening, timing, training_step
-from keysift.bench.gather import Gathered
+from keysift.bench import peak_memory as memory
+from keysift.bench import screening, timing, training_step
+from keysift.bench.collector import Collector
 from keysift.bench.screening import FULL, QUICK, Sizes
-from keysift.cli import bench
+from keysift.bench.tables import markdown
 from keysift.cli.main import _main
+from keysift.cli.verbs import bench
 from keysift.core.config import save
 from keysift.core.errors import DataError
-from keysift.evaluate import agreement
-from keysift.kernels import native
 from keysift.kernels.attend import attend
+from keysift.kernels.cpu import library
 from keysift.runs import machine
-from keysift.web.performance_page import markdown, plot
+from keysift.verify import agreement
+from keysift.web.shared.benchmark_plot import plot
 from tests.bench.results import RESULT
 from tests.machine import needs_kernel
 from tests.refusals import refuses, refuses_in_process
@@ -46,9 +48,11 @@ TINY = Sizes(
 @pytest.fixture
 def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(screening, "QUICK", TINY)
-    monkeypatch.setattr(timing, "MOST_REPEATS", 1)
+    monkeypatch.setattr(timing, "MAX_REPEATS", 1)
     # A process of its own takes seconds to start; test_timing.py starts one.
-    monkeypatch.setattr(screening, "in_a_child", lambda function, *arguments, environment=None: function(*arguments))
+    monkeypatch.setattr(
+        screening, "run_in_subprocess", lambda function, *arguments, environment=None: function(*arguments)
+    )
     monkeypatch.setattr(machine, "READ_MEGABYTES", 4)
 
 
@@ -57,27 +61,27 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_json_has_machine_rows_and_targets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "deep" / "screening.json"
     assert _main(["bench", "screening", "--quick", "--json", "--out", str(out)]) == 0
-    said = capsys.readouterr()
-    found = json.loads(said.out)
-    assert found == json.loads(out.read_text())
+    printed = capsys.readouterr()
+    result = json.loads(printed.out)
+    assert result == json.loads(out.read_text())
     assert out.with_suffix(".svg").read_text().startswith("<svg")
-    assert found["command"] == "keysift bench screening --quick"
-    assert found["machine"]["instruction_set"] == native.instruction_set()
-    assert len(found["targets"]) >= 9
-    for target in found["targets"]:
+    assert result["command"] == "keysift bench screening --quick"
+    assert result["machine"]["instruction_set"] == library.instruction_set()
+    assert len(result["targets"]) >= 9
+    for target in result["targets"]:
         assert {"name", "value", "target", "met"} <= set(target)
         assert target["met"] is None, "a target measured at another size is neither met nor missed"
-    steps = {row["step"] for row in found["rows"]}
+    steps = {row["step"] for row in result["rows"]}
     assert {"forward", "backward", "forward + backward"} <= steps
-    for row in found["rows"]:
+    for row in result["rows"]:
         assert row["seconds"]["low"] <= row["seconds"]["median"] <= row["seconds"]["high"]
-    assert "checking the kernel against the definition" in said.err
+    assert "checking the kernel against the definition" in printed.err
     assert _main(["bench", "show", str(out)]) == 0
     assert "other size" in capsys.readouterr().out
 
 
-def test_the_targets_are_those_of_the_kernels_making() -> None:
-    """The sizes a target is about are FULL's, and --quick shares none of them."""
+def test_targets_apply_at_full_sizes_only() -> None:
+    """Targets apply at the sizes of FULL, and --quick uses none of them."""
     assert (FULL.dense_tokens, FULL.dense_tiles, FULL.tokens, FULL.tiles) == (4096, 16, 16_384, 8)
     assert (FULL.growth[0], FULL.growth[-1], FULL.memory_tokens, FULL.memory_tiles) == (16_384, 131_072, 131_072, 16)
     assert (FULL.psi, FULL.train_tokens, FULL.train_batch, FULL.compiled) == (8, 1024, 8, True)
@@ -86,8 +90,10 @@ def test_the_targets_are_those_of_the_kernels_making() -> None:
     assert screening.full(FULL, "dense_tokens", "tokens")
 
 
-def test_a_wrong_kernel_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(native, "unusable", lambda: None)
+def test_a_wrong_kernel_is_reported_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(library, "unavailable", lambda: None)
     backends = {"screening_cpu": 1.001}
     monkeypatch.setattr(
         agreement,
@@ -95,13 +101,15 @@ def test_a_wrong_kernel_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         lambda *a, backend, **o: attend(*a, backend="dense", **o) * backends.get(backend, 1.0),
     )
     assert _main(["bench", "screening", "--quick"]) == 2
-    said = capsys.readouterr()
-    assert "keysift: the output of screening on screening_cpu is off by" in said.err
-    assert said.out == "", "nothing was timed"
+    printed = capsys.readouterr()
+    assert "keysift: the output of screening on screening_cpu is off by" in printed.err
+    assert printed.out == "", "nothing was timed"
 
 
-def test_no_compiler_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(native, "LIBRARY", Path("nowhere"))
+def test_a_missing_kernel_is_reported_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(library, "LIBRARY", Path("nowhere"))
     assert _main(["bench", "screening"]) == 2
     assert "keysift: there is nothing to time: the compiled kernel was not built" in capsys.readouterr().err
 
@@ -114,31 +122,31 @@ def test_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _main(["bench", "show", str(path), "--svg"]) == 0
     assert capsys.readouterr().out.strip() == plot(RESULT).strip()
     save(replace(RESULT, rows=RESULT.rows[:1]), path)
-    with refuses("holds nothing at two lengths, so there is no curve to plot", DataError):
+    with refuses("has nothing measured at two lengths, so there is no curve to plot", DataError):
         bench.run(bench.Args(do=bench.Show(result=path, svg=True)))
     refuses_in_process(
         "keysift: no result at .*nothing.json", [KEYSIFT, "bench", "show", str(tmp_path / "nothing.json")]
     )
 
 
-def test_show_what_is_not_there(tmp_path: Path) -> None:
+def test_show_a_missing_file(tmp_path: Path) -> None:
     with refuses("no result at .*nothing.json; write one with keysift bench NAME --out", DataError):
         bench.run(bench.Args(do=bench.Show(result=tmp_path / "nothing.json")))
 
 
-def test_what_cannot_be_measured_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notes_name_what_was_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "STATUS", Path("nowhere"))
-    monkeypatch.setattr(native, "instruction_sets", list)
-    found = Gathered(RESULT.machine, say=lambda line: None)
-    screening.extra_memory(found, FULL)
-    screening.variants(found, FULL)
-    assert (found.rows, found.targets) == ([], [])
-    about = [note.split(":")[0] for note in found.notes]
+    monkeypatch.setattr(library, "instruction_sets", list)
+    result = Collector(RESULT.machine, log=lambda line: None)
+    screening.extra_memory(result, FULL)
+    screening.variants(result, FULL)
+    assert (result.rows, result.targets) == ([], [])
+    about = [note.split(":")[0] for note in result.notes]
     assert about == ["extra memory", "variant avx512", "variant avx2", "variant plain"]
 
 
 class OneTile(nn.Module):
-    """As much of a language model as a training step touches."""
+    """A minimal language model for a training step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -150,8 +158,8 @@ class OneTile(nn.Module):
 
 
 @needs_kernel
-def test_training_steps_are_the_same_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through the kernel at once or through the definition in parts, the parameters move alike."""
+def test_kernel_and_dense_training_steps_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parameters change alike with the kernel on the whole batch and with the definition in parts."""
     torch.manual_seed(0)
     model = OneTile()
     text = torch.randint(training_step.VOCABULARY, (4, 9))
@@ -168,13 +176,13 @@ def test_training_steps_are_the_same_step(monkeypatch: pytest.MonkeyPatch) -> No
 @needs_kernel
 def test_training_rows_and_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_step, "multiscreen", lambda psi: OneTile())
-    run = Gathered(RESULT.machine, say=lambda line: None)
+    run = Collector(RESULT.machine, log=lambda line: None)
     screening.training(run, TINY)
     assert [row.against for row in run.rows] == ["dense, eager"]
     assert [(target.target, target.met) for target in run.targets] == [(15.0, None)]
     assert "compiled was left out" in run.notes[0]
-    taken = {"kernel": [1.0, 2.0], "dense, eager": [16.0, 32.0], "dense, compiled": [3.0, 6.0]}
-    monkeypatch.setattr(training_step, "time_steps", lambda **_: taken)
-    full = Gathered(RESULT.machine, say=lambda line: None)
+    times = {"kernel": [1.0, 2.0], "dense, eager": [16.0, 32.0], "dense, compiled": [3.0, 6.0]}
+    monkeypatch.setattr(training_step, "time_steps", lambda **_: times)
+    full = Collector(RESULT.machine, log=lambda line: None)
     screening.training(full, FULL)
     assert [(target.value, target.met) for target in full.targets] == [(3.0, False), (16.0, True)]

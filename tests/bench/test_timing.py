@@ -1,4 +1,4 @@
-"""The arithmetic under the figures: turns, ratios, exponents, targets, pairs, facts."""
+"""Turns, ratios, targets, resuming and memory: the arithmetic of benchmarks."""
 
 import math
 from collections.abc import Callable
@@ -7,19 +7,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from keysift.bench import memory, timing
-from keysift.bench.child import in_a_child
-from keysift.bench.contestants import Dense, Screening, Softmax
-from keysift.bench.gather import Gathered, drafting
-from keysift.bench.record import Result, at_least, at_most
+from keysift.bench import peak_memory as memory
+from keysift.bench import timing
+from keysift.bench.attention_cases import DenseCase, ScreeningCase, SoftmaxCase
+from keysift.bench.collector import Collector, resumable
 from keysift.bench.screening import kernel_mb
+from keysift.bench.subprocess_call import run_in_subprocess
 from keysift.core.config import load, save
+from keysift.records.bench import Result, at_least, at_most
 from tests.bench.results import RESULT
 from tests.machine import needs_kernel
 from tests.refusals import refuses
 
 
-def test_contestants_take_turns() -> None:
+def test_cases_take_turns() -> None:
     order: list[str] = []
 
     def slow(name: str) -> None:
@@ -28,15 +29,15 @@ def test_contestants_take_turns() -> None:
         while timing.time.perf_counter() - start < 1.1 * timing.LONG_ENOUGH:
             pass
 
-    taken = timing.interleave({"a": lambda: slow("a"), "b": lambda: slow("b")}, rounds=2)
+    times = timing.interleave({"a": lambda: slow("a"), "b": lambda: slow("b")}, rounds=2)
     assert order == ["a", "b"] * 3, "one turn each to warm up, then two rounds"
-    assert all(len(samples) == 2 and min(samples) >= timing.LONG_ENOUGH for samples in taken.values())
+    assert all(len(samples) == 2 and min(samples) >= timing.LONG_ENOUGH for samples in times.values())
 
 
-def test_a_quick_contestant_runs_several_times_a_turn() -> None:
+def test_a_fast_case_runs_several_times_per_turn() -> None:
     calls: list[int] = []
     timing.interleave({"quick": lambda: calls.append(1)}, rounds=1)
-    assert len(calls) == 1 + 1 + timing.MOST_REPEATS
+    assert len(calls) == 1 + 1 + timing.MAX_REPEATS
 
 
 def test_a_limit_ends_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,22 +51,22 @@ def test_a_limit_ends_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
         return timing.interleave({"slow": lambda: take(10.0), "quick": lambda: take(0.01)}, rounds=9, limit=limit)
 
     assert rounds(15.0)["slow"] == pytest.approx([10.0]), "the first turn counts"
-    assert clock[0] == pytest.approx(10 + 7 * 0.01), "a quick contestant has one more turn, of several calls"
+    assert clock[0] == pytest.approx(10 + 7 * 0.01), "a fast case has one more turn, of several calls"
     assert len(rounds(25.0)["slow"]) == 2
     assert len(rounds(1e9)["slow"]) == 9
 
 
-def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
+def test_an_interrupted_benchmark_resumes(tmp_path: Path) -> None:
     draft = tmp_path / "models.part"
-    said: list[str] = []
+    lines: list[str] = []
 
     def stopped() -> int:
         raise KeyboardInterrupt
 
     def run(second: Callable[[], int], command: str = "keysift bench models") -> list[int]:
-        found = Gathered(RESULT.machine, say=said.append)
-        with drafting(draft, command):
-            return [found.cell("first", lambda: len(said)), found.cell("second", second)]
+        results = Collector(RESULT.machine, log=lines.append)
+        with resumable(draft, command):
+            return [results.measure_once("first", lambda: len(lines)), results.measure_once("second", second)]
 
     with pytest.raises(KeyboardInterrupt):
         run(stopped)
@@ -79,28 +80,22 @@ def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
         run(stopped, "keysift bench models --quick")
     assert run(lambda: 7, "keysift bench models --quick") == [5, 7], "another command had started anew"
     assert not draft.exists()
-    assert "first: measured before" in said
+    assert "first: measured before" in lines
 
 
 def test_ratios_are_taken_round_by_round() -> None:
-    """The machine was ten times slower in the second round, for both: the ratio does not notice."""
-    found = timing.spread(timing.ratios([6.0, 60.0, 6.0], [2.0, 20.0, 2.0]))
-    assert (found.low, found.median, found.high) == (3.0, 3.0, 3.0)
+    """A machine that is ten times slower in the second round does not change the ratio."""
+    result = timing.quartiles(timing.ratios([6.0, 60.0, 6.0], [2.0, 20.0, 2.0]))
+    assert (result.low, result.median, result.high) == (3.0, 3.0, 3.0)
 
 
-def test_spread_is_median_and_quartiles() -> None:
-    found = timing.spread([5.0, 1.0, 2.0, 4.0, 3.0])
-    assert (found.low, found.median, found.high) == (2.0, 3.0, 4.0)
-    assert timing.spread([7.0]).high == 7.0
+def test_quartiles() -> None:
+    result = timing.quartiles([5.0, 1.0, 2.0, 4.0, 3.0])
+    assert (result.low, result.median, result.high) == (2.0, 3.0, 4.0)
+    assert timing.quartiles([7.0]).high == 7.0
 
 
-@pytest.mark.parametrize("power", [1.0, 2.0, 0.5])
-def test_exponent(power: float) -> None:
-    lengths = (16, 32, 64, 128)
-    assert timing.exponent(lengths, [3 * n**power for n in lengths]) == pytest.approx(power)
-
-
-def test_targets_are_met_missed_or_about_another_size() -> None:
+def test_targets_are_met_or_missed_at_full_size_only() -> None:
     assert at_least("x", 3.0, 3.0, full_size=True).met is True
     assert at_least("x", 2.99, 3.0, full_size=True).met is False
     assert at_most("x", 1.05, 1.05, full_size=True).met is True
@@ -108,65 +103,65 @@ def test_targets_are_met_missed_or_about_another_size() -> None:
     assert at_least("x", 9.0, 3.0, full_size=False).met is None
 
 
-def test_a_result_goes_to_json_and_back(tmp_path: Path) -> None:
+def test_a_result_survives_json(tmp_path: Path) -> None:
     save(RESULT, tmp_path / "r.json")
     assert load(Result, tmp_path / "r.json") == RESULT
 
 
 @pytest.mark.parametrize("window", [0.9, 2.0, 2.5, 9.0, 40.0, math.inf])
 def test_pairs_inside_the_window(window: float) -> None:
-    case = Screening(tokens=9, tiles=2, window=window)
+    case = ScreeningCase(tokens=9, tiles=2, window=window)
     t = torch.arange(9)
     d = t[:, None] - t
     assert case.pairs == 2 * int(((d >= 0) & (d < window)).sum())
 
 
 @needs_kernel
-def test_contestants_compute_the_same() -> None:
+def test_cases_compute_the_same() -> None:
     """The kernel and the dense definition run on the same inputs, every tile of them."""
-    case = Screening(tokens=40, tiles=6, acceptance=0.9)
-    dense = Dense(case)
+    case = ScreeningCase(tokens=40, tiles=6, acceptance=0.9)
+    dense = DenseCase(case)
     whole = torch.cat([part[0][0] for part in dense._parts()], dim=1)
     assert torch.equal(whole, case.leaves[0])
     assert case.window == "windows 2 .. 257"
-    case.keep()
-    for fast, again in zip(case.backward(), case.both(), strict=True):
+    case.record_forward()
+    for fast, again in zip(case.backward(), case.forward_backward(), strict=True):
         assert torch.equal(fast, again)
     assert case.forward().shape == (1, 6, 40, 64)
     dense.forward()
-    dense.both()
-    softmax = Softmax(tokens=8, heads=2)
+    dense.forward_backward()
+    softmax = SoftmaxCase(tokens=8, heads=2)
     assert softmax.forward().shape == (1, 2, 8, 64)
-    assert len(softmax.both()) == 3
+    assert len(softmax.forward_backward()) == 3
 
 
-def test_memory_is_what_was_touched() -> None:
+def test_peak_memory_counts_touched_pages() -> None:
     def ten_megabytes() -> torch.Tensor:
         return torch.ones(10, 2**18) + 1  # two tensors of ten megabytes, one of them returned
 
-    found = memory.peak_mb(ten_megabytes, outputs=10 * 2**20)
-    assert 9 < found < 14
-    assert memory.peak_mb(lambda: torch.ones(10, 2**18), outputs=10 * 2**20) < 3
+    result = memory.peak_mb(ten_megabytes, output_bytes=10 * 2**20)
+    assert 9 < result < 14
+    assert memory.peak_mb(lambda: torch.ones(10, 2**18), output_bytes=10 * 2**20) < 3
 
 
 @needs_kernel
 @pytest.mark.slow
-def test_memory_is_measured_in_a_process_of_its_own() -> None:
-    found = in_a_child(kernel_mb, 2048, 2)
-    assert set(found) == {"forward", "backward"}
-    assert max(found.values()) < 16
+def test_peak_memory_in_a_subprocess() -> None:
+    result = run_in_subprocess(kernel_mb, 2048, 2)
+    assert set(result) == {"forward", "backward"}
+    assert max(result.values()) < 16
 
 
-def test_a_peak_that_cannot_be_forgotten_only_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peak_that_cannot_be_reset_only_adds(monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(*_: object) -> None:
         raise PermissionError
 
     monkeypatch.setattr(Path, "write_text", forbidden)
-    assert memory.peak_mb(lambda: torch.ones(10, 2**18), outputs=10 * 2**20) > -11
+    assert memory.peak_mb(lambda: torch.ones(10, 2**18), output_bytes=10 * 2**20) > -11
 
 
 @pytest.mark.slow
 @needs_kernel
-def test_a_child_that_fails_says_why() -> None:
+def test_a_failing_subprocess_reports_why() -> None:
     with refuses("kernel_mb failed in a process of its own .*negative dimension"):
-        in_a_child(kernel_mb, -1, 2)
+        run_in_subprocess(kernel_mb, -1, 2)

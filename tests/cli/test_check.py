@@ -1,4 +1,4 @@
-"""keysift check, and mechanisms of other packages: named by --plugin or found through an entry point."""
+"""keysift check, and mechanisms of other packages: loaded with --plugin or from an entry point."""
 
 import dataclasses
 import json
@@ -11,15 +11,15 @@ import pytest
 from torch import Tensor
 
 from keysift.cli.main import _main
-from keysift.evaluate import check as checks
-from keysift.kernels import blockwise
 from keysift.kernels.call import Call
+from keysift.kernels.eager import blockwise
 from keysift.mechanisms import MECHANISMS, find
 from keysift.mechanisms.spec import Promise
+from keysift.verify import check as checks
 from tests.refusals import refuses
 
 KEYSIFT = str(Path(sys.executable).parent / "keysift")
-MINE = '''"""Square of what is positive, capped at one."""
+MINE = '''"""Square of the positive part, at most one."""
 from torch import Tensor
 
 import keysift
@@ -27,89 +27,89 @@ from keysift.mechanisms.rules import Pointwise
 from keysift.mechanisms.spec import Mechanism, Promise
 
 
-def judge(x: Tensor, distance: Tensor) -> Tensor:
+def weigh_key(x: Tensor, distance: Tensor) -> Tensor:
     return x.clamp(0, 1).square()
 
 
 WRONG = {Promise.SUMS_TO_ONE, Promise.CONVEX_HULL, Promise.HULL_WITH_ZERO, Promise.SHIFT_INVARIANT}
 MINE = Mechanism(
     name="mine", title="Mine", source="this test", page="", formula="w = min(max(x, 0), 1)^2",
-    rule=Pointwise(judge=judge), holds=frozenset(Promise) - WRONG - {Promise.SCALE_INVARIANT},
+    rule=Pointwise(weigh_key=weigh_key), holds=frozenset(Promise) - WRONG - {Promise.SCALE_INVARIANT},
 )
 '''
 REGISTERED = MINE + "keysift.register(MINE)\n"
 
 
 def in_process(*arguments: str, path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    told = {**os.environ, "COLUMNS": "100", **environment}
-    return subprocess.run([KEYSIFT, *arguments], check=False, capture_output=True, text=True, cwd=path, env=told)
+    variables = {**os.environ, "COLUMNS": "100", **environment}
+    return subprocess.run([KEYSIFT, *arguments], check=False, capture_output=True, text=True, cwd=path, env=variables)
 
 
-def test_a_right_spec(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_correct_spec(capsys: pytest.CaptureFixture[str]) -> None:
     assert _main(["check", "relu"]) == 0
-    said = capsys.readouterr().out
-    assert "relu: the spec is right." in said
-    assert "WRONG" not in said
+    output = capsys.readouterr().out
+    assert "relu: the spec is right." in output
+    assert "WRONG" not in output
 
 
-def test_every_wrong_claim_has_its_counterexample(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_wrong_promise_has_a_counterexample(monkeypatch: pytest.MonkeyPatch) -> None:
     softmax = find("softmax")
     holds = (softmax.holds | {Promise.ABSOLUTE}) - {Promise.SUMS_TO_ONE}
-    found = checks.check(dataclasses.replace(softmax, name="lies", holds=holds, flat=frozenset({"v"})))
-    wrong = {line.name: line for line in (*found.promises, *found.gradients, *found.backends) if not line.right}
+    result = checks.check(dataclasses.replace(softmax, name="wrong_spec", holds=holds, flat=frozenset({"v"})))
+    wrong = {line.name: line for line in (*result.promises, *result.gradients, *result.backends) if not line.correct}
     assert set(wrong) == {"sums_to_one", "absolute", "absolute by type", "finite differences"}
     assert "keys 0, 2, 3 and 5 get" in wrong["absolute"].example
-    assert wrong["sums_to_one"].says == "does not hold"
-    assert not found.right
+    assert wrong["sums_to_one"].stated == "does not hold"
+    assert not result.correct
 
 
-def test_a_backend_that_strays(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = blockwise.run
+def test_a_wrong_backend_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    original_run = blockwise.run
 
-    def stray(call: Call) -> tuple[Tensor, None]:
-        out, _ = right(call)
+    def wrong_run(call: Call) -> tuple[Tensor, None]:
+        out, _ = original_run(call)
         return out * 1.001, None
 
-    spoiled = dataclasses.replace(checks.BACKENDS.find("blockwise"), run=stray)
-    monkeypatch.setitem(checks.BACKENDS._items, "blockwise", spoiled)
+    wrong_backend = dataclasses.replace(checks.BACKENDS.find("blockwise"), run=wrong_run)
+    monkeypatch.setitem(checks.BACKENDS._items, "blockwise", wrong_backend)
     line = checks._backend(find("relu"), "blockwise")
-    assert not line.right
+    assert not line.correct
     assert "the output of relu on blockwise is off by" in line.example
 
 
 @pytest.mark.slow
 def test_a_plugin_in_the_current_folder(tmp_path: Path) -> None:
     (tmp_path / "mymodule.py").write_text(REGISTERED)
-    for words in (
+    for arguments in (
         ("--plugin", "mymodule", "check", "mine", "--json"),
         ("check", "mine", "--plugin=mymodule", "--json"),
     ):
-        done = in_process(*words, path=tmp_path)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert json.loads(done.stdout)["right"]
+        process = in_process(*arguments, path=tmp_path)
+        assert process.returncode == 0, process.stdout + process.stderr
+        assert json.loads(process.stdout)["correct"]
     listed = in_process("mechanisms", "mine", "--plugin", "mymodule", path=tmp_path)
-    assert "claimed      each key is judged alone" in listed.stdout
+    assert "claimed      the weight of a key does not change" in listed.stdout
     assert "Run keysift check mine" in listed.stdout
     unnamed = in_process("mechanisms", "mine", path=tmp_path)
     assert unnamed.returncode == 2
     assert "no mechanism is called 'mine'" in unnamed.stderr
     assert "--plugin MODULE" in unnamed.stderr
-    # Processes started from here are told through the environment.
+    # Child processes get the plugins from an environment variable.
     assert in_process("mechanisms", "mine", path=tmp_path, KEYSIFT_PLUGINS="mymodule").returncode == 0
 
 
 @pytest.mark.slow
 def test_a_wrong_plugin_exits_with_1(tmp_path: Path) -> None:
     (tmp_path / "mymodule.py").write_text(REGISTERED.replace(", Promise.SHIFT_INVARIANT}", "}"))
-    done = in_process("check", "mine", "--plugin", "mymodule", path=tmp_path)
-    assert done.returncode == 1
-    assert "shift_invariant: the spec says holds, found: refuted" in done.stdout
-    assert "when 0.7 is added" in done.stdout
+    process = in_process("check", "mine", "--plugin", "mymodule", path=tmp_path)
+    assert process.returncode == 1
+    assert "shift_invariant: the spec states holds, observed: refuted" in process.stdout
+    assert "when 0.7 is added" in process.stdout
 
 
 @pytest.mark.slow
 def test_an_entry_point(tmp_path: Path) -> None:
-    """Found by name in the command line, by attend, and by load in a process that never imported it."""
+    """The command line, attend and load find it by name, without an import."""
     (tmp_path / "mymodule.py").write_text(MINE)
     information = tmp_path / "mymodule-1.0.dist-info"
     information.mkdir()
@@ -129,7 +129,7 @@ def test_an_entry_point(tmp_path: Path) -> None:
         "print(model(torch.arange(5)[None]).sum().item())\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    said = [
+    output = [
         subprocess.run(
             [sys.executable, "-c", code, verb],
             check=True,
@@ -140,7 +140,7 @@ def test_an_entry_point(tmp_path: Path) -> None:
         ).stdout
         for verb in ("save", "load")
     ]
-    assert said[0] == said[1]
+    assert output[0] == output[1]
 
 
 def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +149,7 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     with refuses("--plugin needs the name of a module"):
         _without_plugins(["check", "--plugin"])
-    with refuses("--plugin no_such_module: no such module, here or among the installed packages"):
+    with refuses("--plugin no_such_module: no such module in the current folder or the installed packages"):
         load_module("no_such_module")
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "half.py").write_text("import no_such_thing\n")
@@ -158,7 +158,7 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "" not in sys.path
 
 
-def test_a_mechanism_is_registered_once_whoever_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mechanism_is_registered_once(monkeypatch: pytest.MonkeyPatch) -> None:
     from keysift.mechanisms import lookup
 
     class Entry:
@@ -166,6 +166,29 @@ def test_a_mechanism_is_registered_once_whoever_finds_it(monkeypatch: pytest.Mon
             return find("softmax")
 
     monkeypatch.setattr(lookup, "entry_points", lambda group: [Entry()])
-    known = MECHANISMS.names()
+    names = MECHANISMS.names()
     lookup.discover.__wrapped__()
-    assert MECHANISMS.names() == known
+    assert MECHANISMS.names() == names
+
+
+@pytest.mark.slow
+def test_a_run_remembers_the_plugin_of_its_mechanism(tmp_path: Path) -> None:
+    (tmp_path / "mymodule.py").write_text(REGISTERED)
+    (tmp_path / "story.txt").write_text("all happy families are alike\n" * 40)
+    sizes = ("--arch", "transformer", "--depth", "1", "--heads", "1", "--width", "8", "--context", "16")
+    new = ("train", "--data", "story.txt", *sizes, "--mechanism", "mine", "--batch-tokens", "32", "--quiet")
+    environment = {"KEYSIFT_CACHE": str(tmp_path / "cache")}
+    process = in_process(*new, "--steps", "1", "--out", "run", "--plugin", "mymodule", path=tmp_path, **environment)
+    assert process.returncode == 0, process.stderr
+    generate = ("generate", "run", "--prompt", "all ", "--max-new-tokens", "1")
+    resume = ("train", "--resume", "run", "--steps", "2", "--quiet")
+    for arguments in (generate, resume):
+        process = in_process(*arguments, path=tmp_path, **environment)
+        assert process.returncode == 2
+        assert (
+            "run uses a mechanism of the module mymodule, which is not loaded; pass --plugin mymodule" in process.stderr
+        )
+        process = in_process(*arguments, "--plugin", "mymodule", path=tmp_path, **environment)
+        assert process.returncode == 0, process.stderr
+    samples = (tmp_path / "run" / "samples").glob("*.txt")
+    assert all(sample.read_text().startswith("all happy") for sample in samples), "the first words of the text"

@@ -21,13 +21,13 @@ def test_build_and_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert run("build", text, "--out", tmp_path / "c", "--tokenizer", "bpe:258") == 0
     assert "bpe:258" in capsys.readouterr().out
     assert run("build", text, "--out", tmp_path / "c", "--tokenizer", "bpe:258", "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["text_bytes"] == 17 * 900
+    values = json.loads(capsys.readouterr().out)
+    assert values["text_bytes"] == 17 * 900
     assert run("show", tmp_path / "c", "--val-fraction", "0.3", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown["hash"] == told["hash"]
-    assert shown["train_tokens"] + shown["val_tokens"] == told["tokens"]
-    assert shown["train_documents"] + shown["val_documents"] == told["documents"]
+    assert shown["hash"] == values["hash"]
+    assert shown["train_tokens"] + shown["val_tokens"] == values["tokens"]
+    assert shown["train_documents"] + shown["val_documents"] == values["documents"]
     assert run("show", tmp_path / "c", "--val-fraction", "0", "--json") == 0
     assert "val_tokens" not in json.loads(capsys.readouterr().out)
 

@@ -1,30 +1,27 @@
-"""`keysift eval` on a small saved model: records that add up, files that can be read, grids that resume."""
+"""`keysift eval` on a small saved model: records, output files and resumed grids."""
 
 import csv
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from keysift.bench.record import Result
-from keysift.cli import eval as eval_verbs
-from keysift.cli.command import spelled
+from keysift.cli.evaluation import flags as eval_flags
+from keysift.cli.flags.command_line import command_line
 from keysift.cli.main import _main
-from keysift.cli.retrieval_cells import Kept
-from keysift.core.config import from_dict, load
-from keysift.data.recall import Recall
-from keysift.data.tokenizer import Bytes
-from keysift.evaluate.measured import Cell, LossByPosition, Relevance, Retrieval, TextLoss, Windows, map_figures
+from keysift.core.config import from_dict
+from keysift.data.tasks.recall import Recall
+from keysift.data.tokenizers.bytes import Bytes
 from keysift.models.multiscreen import MultiscreenConfig
 from keysift.models.save import save
 from keysift.models.transformer import Transformer, TransformerConfig
 from keysift.nn.tap import trace
-from keysift.web import figures, run_figures
+from keysift.records.evaluation import LossByPosition, RelevanceMaps, Retrieval, TextLoss, Windows, summarize_maps
+from keysift.web.figures import evaluation as figures
 from tests.evaluate.planted import retriever
-from tests.models.checks import opened
+from tests.models.checks import perturbed_multiscreen
 from tests.refusals import refuses
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -34,7 +31,7 @@ TINY = MultiscreenConfig(vocab_size=257, depth=1, tiles=2, width=16, context=64)
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("models") / "tiny"
-    save(opened(TINY, seed=2), directory)
+    save(perturbed_multiscreen(TINY, seed=2), directory)
     Bytes().save(directory)
     return directory
 
@@ -52,8 +49,8 @@ def evaluate(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 
 def test_loss(model: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = evaluate(capsys, "loss", model, "--text", text, "--tokens", 300, "--json", "--out", tmp_path)
-    record = from_dict(TextLoss, json.loads(said))
+    output = evaluate(capsys, "loss", model, "--text", text, "--tokens", 300, "--json", "--out", tmp_path)
+    record = from_dict(TextLoss, json.loads(output))
     assert (record.tokens, record.bytes, record.context, record.stride) == (299, 299, 64, 32)
     assert record.bits_per_byte == pytest.approx(record.nats / math.log(2))
     with (tmp_path / "loss.csv").open() as file:
@@ -77,15 +74,15 @@ def test_retrieval_resumes(model: Path, tmp_path: Path, capsys: pytest.CaptureFi
     evaluate(capsys, *arguments, "--out", tmp_path)
     record = from_dict(Retrieval, json.loads((tmp_path / "passkey.json").read_text()))
     assert [(cell.length, cell.depth, cell.asked) for cell in record.cells] == [(250, 0.2, 2), (250, 0.8, 2)]
-    # What was finished is not computed again: a cell changed by hand, and half a line, are what a second call finds.
-    kept = tmp_path / "passkey-cells.jsonl"
-    first, second = kept.read_text().splitlines()
-    kept.write_text(first.replace('"right": 0', '"right": 2') + "\n" + second[:30])
-    again = json.loads(evaluate(capsys, *arguments, "--out", tmp_path, "--json"))
-    assert [cell["right"] for cell in again["cells"]] == [2, 0]
+    # Finished cells are not computed again: the second call keeps an edited cell and recomputes a truncated line.
+    log = tmp_path / "passkey-cells.jsonl"
+    first, second = log.read_text().splitlines()
+    log.write_text(first.replace('"right": 0', '"right": 2') + "\n" + second[:30])
+    resumed = json.loads(evaluate(capsys, *arguments, "--out", tmp_path, "--json"))
+    assert [cell["right"] for cell in resumed["cells"]] == [2, 0]
 
 
-def test_a_planted_retriever_recalls_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hand_written_model_recalls_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     task = Recall()
     save(retriever(task), tmp_path)
     task.tokenizer.save(tmp_path)
@@ -94,13 +91,13 @@ def test_a_planted_retriever_recalls_everything(tmp_path: Path, capsys: pytest.C
     assert sorted({cell["length"] for cell in record["cells"]}) == [64 * 2**n for n in range(7)]
     assert {cell["right"] for cell in record["cells"]} == {2}
     maps = json.loads(evaluate(capsys, "relevance", tmp_path, "--text", "recall", "--tokens", 20, "--json"))
-    assert maps["tokens"][-1].strip().endswith("?"), "a row of the task, queries at its end"
+    assert maps["tokens"][-1].strip().endswith("?"), "a row of the task with its queries at the end"
 
 
 def test_windows(model: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = evaluate(capsys, "windows", model, "--text", text, "--tokens", 50, "--csv", "--out", tmp_path)
-    assert said.splitlines()[0] == "layer,head,window,acceptance,accepted,nothing,mass"
-    assert len(said.splitlines()) == 3
+    output = evaluate(capsys, "windows", model, "--text", text, "--tokens", 50, "--csv", "--out", tmp_path)
+    assert output.splitlines()[0] == "layer,head,window,acceptance,accepted,nothing,mass"
+    assert len(output.splitlines()) == 3
     record = from_dict(Windows, json.loads((tmp_path / "windows.json").read_text()))
     assert record.tokens == 50
     assert (tmp_path / "windows.png").is_file()
@@ -112,60 +109,45 @@ def test_a_model_without_windows_gets_no_figure(tmp_path: Path, text: Path, caps
     evaluate(capsys, "windows", tmp_path / "plain", "--text", text, "--tokens", 20, "--out", tmp_path / "out")
     assert not (tmp_path / "out" / "windows.png").exists()
     record = from_dict(Windows, json.loads((tmp_path / "out" / "windows.json").read_text()))
-    with refuses("has no windows to draw"):
+    with refuses("has no learned windows to draw"):
         figures.write(figures.windows(record), tmp_path / "never")
 
 
 def test_relevance(model: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Rows are the weights that are not zero; the record is what the model weighs, and the playground's format."""
+    """The CSV file contains the non-zero weights. The record has the model's weights in the playground's format."""
     evaluate(capsys, "relevance", model, "--text", text, "--tokens", 12, "--out", tmp_path)
-    record = from_dict(Relevance, json.loads((tmp_path / "relevance.json").read_text()))
+    record = from_dict(RelevanceMaps, json.loads((tmp_path / "relevance.json").read_text()))
     assert (record.format, "".join(record.tokens)) == ("keysift-maps", "All happy fa")
     weights = [head.weights for layer in record.layers for head in layer.heads]
     with (tmp_path / "relevance.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == sum(w != 0 for head in weights for row in head for w in row) > 12
-    assert [head.accepted for head in map_figures(record)] == pytest.approx(
+    assert [head.accepted for head in summarize_maps(record)] == pytest.approx(
         [sum(row["head"] == name for row in rows) / 78 for name in ("layers.0.heads.0", "layers.0.heads.1")]
     )
-    found = opened(TINY, seed=2).eval()
-    with torch.no_grad(), trace(found, "layers.*.relevance") as seen:
-        found(torch.tensor([list(b"All happy fa")]))
-    torch.testing.assert_close(torch.tensor(weights), next(iter(seen.values()))[0], rtol=1e-4, atol=1e-6)
+    tiny = perturbed_multiscreen(TINY, seed=2).eval()
+    with torch.no_grad(), trace(tiny, "layers.*.relevance") as traced:
+        tiny(torch.tensor([list(b"All happy fa")]))
+    torch.testing.assert_close(torch.tensor(weights), next(iter(traced.values()))[0], rtol=1e-4, atol=1e-6)
     assert (tmp_path / "relevance.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_record_says_how_it_was_made(model: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Only what is not the default, and nothing about the output: the same measurement has one name."""
-    said = json.loads(evaluate(capsys, "windows", model, "--text", text, "--tokens", 20, "--json"))
-    assert said["made"]["command"] == f"keysift eval windows {model} --text {text} --tokens 20"
-    assert said["made"]["machine"]["cores"] >= 1
-    retrieval = eval_verbs.Retrieval(
-        model="a b", lengths=(8, 16), beyond=eval_verbs.Beyond(expand_windows=True, rope_factors=(1.0, 2.5))
+def test_a_record_contains_its_command(model: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command lists non-default settings only, without output flags, so equal measurements have equal commands."""
+    record = json.loads(evaluate(capsys, "windows", model, "--text", text, "--tokens", 20, "--json"))
+    assert record["made"]["command"] == f"keysift eval windows {model} --text {text} --tokens 20"
+    assert record["made"]["machine"]["cores"] >= 1
+    retrieval = eval_flags.Retrieval(
+        model="a b", lengths=(8, 16), beyond=eval_flags.Beyond(expand_windows=True, rope_factors=(1.0, 2.5))
     )
-    wanted = "keysift eval retrieval 'a b' --lengths 8 16 --expand-windows --rope-factors 1 2.5"
-    assert spelled("eval retrieval", retrieval) == wanted
-
-
-def test_cells_are_kept_for_the_model_and_seed_they_were_asked_with(tmp_path: Path) -> None:
-    cell = Cell(length=8, depth=0.5, setting="as trained", right=1, asked=2)
-    Kept(tmp_path / "new", "passkey", {"seed": 0}).add(cell)
-    assert list(Kept(tmp_path / "new", "passkey", {"seed": 0}).cells()) == [cell]
-    assert list(Kept(tmp_path / "new", "passkey", {"seed": 1}).cells()) == []
-
-
-def test_latency(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = evaluate(capsys, "latency", RESULTS / "models.json", "--csv", "--out", tmp_path)
-    rows = list(csv.DictReader(said.splitlines()))
-    result = load(Result, RESULTS / "models.json")
-    assert [float(row["seconds"]) for row in rows] == [row.seconds.median for row in result.rows]
-    assert (tmp_path / "latency.svg").is_file()
+    expected = "keysift eval retrieval 'a b' --lengths 8 16 --expand-windows --rope-factors 1 2.5"
+    assert command_line("eval retrieval", retrieval) == expected
 
 
 def test_an_untrained_preset(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = json.loads(evaluate(capsys, "loss", "multiscreen-psi8", "--text", text, "--tokens", 40, "--json"))
-    assert said["subject"]["step"] == 0
-    assert said["subject"]["trained_length"] == 4096
+    record = json.loads(evaluate(capsys, "loss", "multiscreen-psi8", "--text", text, "--tokens", 40, "--json"))
+    assert record["subject"]["step"] == 0
+    assert record["subject"]["trained_length"] == 4096
 
 
 def test_refusals(model: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,32 +155,25 @@ def test_refusals(model: Path, text: Path, tmp_path: Path, monkeypatch: pytest.M
         from keysift.cli.main import parse
 
         eval_args = parse(["eval", *map(str, arguments)])
-        __import__("keysift.cli.eval", fromlist=["run"]).run(eval_args)
+        __import__("keysift.cli.verbs.eval", fromlist=["run"]).run(eval_args)
 
     with refuses("neither a directory with a model nor a preset; did you mean 'multiscreen-psi8'"):
         call("loss", "multiscreen-psi9")
-    with refuses("at least 2 tokens are needed"):
+    with refuses("a text needs at least 2 tokens"):
         call("loss", model, "--text", text, "--tokens", 1)
-    with refuses("holds fewer than 2 tokens"):
+    with refuses("has fewer than 2 tokens"):
         (tmp_path / "empty.txt").write_text("")
         call("loss", model, "--text", tmp_path / "empty.txt")
     with refuses("lengths must be at least 1 token, got 0"):
         call("retrieval", model, "--lengths", 0)
-    with refuses("a context of 1,000,000,000,000 tokens needs about .* GB, .* ask for shorter lengths"):
+    with refuses("a context of 1,000,000,000,000 tokens needs about .* GB, .* use shorter lengths"):
         call("retrieval", model, "--lengths", 10**12, "--expand-windows")
     with refuses("a map of 10,000,000 x 10,000,000 tokens for every head needs about .*; read fewer with --tokens"):
         call("windows", model, "--tokens", 10**7)
-    with refuses("recall is for models trained on it, and this one reads bytes"):
+    with refuses("recall needs a model trained on it, but this model uses the tokenizer bytes"):
         call("retrieval", model, "--task", "recall")
     with refuses("no runs in .*empty; make some with keysift sweep"):
         call("stability", tmp_path / "empty")
-    with refuses("no benchmark at nowhere.json; write one with keysift bench models"):
-        call("latency", "nowhere.json")
-    with refuses("screening.json is keysift bench screening; latency is read from keysift bench models"):
-        call("latency", RESULTS / "screening.json")
-    once = replace(load(Result, RESULTS / "models.json"), rows=load(Result, RESULTS / "models.json").rows[:1])
-    with refuses("nothing was timed at two lengths"):
-        figures.write(run_figures.latency(once), tmp_path / "never")
     with refuses("figures need matplotlib"):
         monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
         call("windows", model, "--text", text, "--tokens", 20, "--out", tmp_path)

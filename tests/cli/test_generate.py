@@ -1,4 +1,4 @@
-"""`keysift generate` and `keysift presets`, as a user runs them."""
+"""The commands `keysift generate` and `keysift presets`."""
 
 import io
 import json
@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from keysift.cli import generate as generate_verb
 from keysift.cli.main import main
-from keysift.data.tokenizer import Bytes
+from keysift.cli.verbs import generate as generate_verb
+from keysift.data.tokenizers.bytes import Bytes
 from keysift.models.generate import generate
 from keysift.models.multiscreen import MultiscreenConfig
 from keysift.models.save import save
 from keysift.nn.inference import Inference
-from tests.models.checks import opened
+from tests.models.checks import perturbed_multiscreen
 from tests.models.counts import TABLE
 from tests.refusals import refuses, refuses_in_process
 
@@ -29,18 +29,18 @@ BYTES = MultiscreenConfig(vocab_size=257, depth=1, tiles=2, width=16)
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("runs") / "tiny"
-    save(opened(BYTES, seed=2), directory)
+    save(perturbed_multiscreen(BYTES, seed=2), directory)
     Bytes().save(directory)
     return directory
 
 
 def call(*argv: str) -> int:
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_:
         main(list(argv))
-    return int(ended.value.code or 0)
+    return int(exit_.value.code or 0)
 
 
-def test_the_text_streams_and_a_seed_repeats_it(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_same_seed_gives_the_same_text(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = []
     for seed in ("1", "1", "2"):
         assert call("generate", str(run), "--prompt", "ab", "--max-new-tokens", "20", "--seed", seed) == 0
@@ -53,9 +53,10 @@ def test_the_text_streams_and_a_seed_repeats_it(run: Path, capsys: pytest.Captur
 def test_greedy_with_window_expansion(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ("--max-new-tokens", "8", "--temperature", "0", "--expand-windows", "4")
     assert call("generate", str(run), "--prompt", "ab", *flags) == 0
-    far = Inference(expand_windows=4)
-    expected = generate(opened(BYTES, seed=2), [[97, 98]], max_new_tokens=8, end_id=256, inference=far).rows[0].tokens
-    assert capsys.readouterr().out == bytes(expected).decode(errors="replace") + "\n"
+    expanded = Inference(expand_windows=4)
+    model = perturbed_multiscreen(BYTES, seed=2)
+    result = generate(model, [[97, 98]], max_new_tokens=8, end_id=256, inference=expanded)
+    assert capsys.readouterr().out == bytes(result.rows[0].tokens).decode(errors="replace") + "\n"
 
 
 def test_an_empty_prompt_starts_from_the_end_token(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,7 +65,7 @@ def test_an_empty_prompt_starts_from_the_end_token(run: Path, capsys: pytest.Cap
 
 
 @pytest.mark.slow
-def test_ctrl_c_keeps_what_was_generated(run: Path) -> None:
+def test_ctrl_c_keeps_the_generated_text(run: Path) -> None:
     command = [*KEYSIFT, "generate", str(run), "--prompt", "ab", "--max-new-tokens", "1000000", "--temperature", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -80,7 +81,7 @@ def test_ctrl_c_keeps_what_was_generated(run: Path) -> None:
 TWENTY = ("--max-new-tokens", "20")
 
 
-def test_a_prompt_from_a_file_from_standard_input_and_echoed(
+def test_prompt_from_file_or_stdin_and_echo(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert call("generate", str(run), "--prompt", "né\n", *TWENTY) == 0
@@ -94,21 +95,21 @@ def test_a_prompt_from_a_file_from_standard_input_and_echoed(
     assert capsys.readouterr().out == "né\n" + expected
 
 
-def refused(text: str, *argv: str, capsys: pytest.CaptureFixture[str]) -> None:
+def assert_one_line_error(text: str, *argv: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("generate", *argv) == 2
     err = capsys.readouterr().err
     assert text in err
     assert len(err.splitlines()) == 1
 
 
-def test_what_cannot_be_a_prompt_or_a_setting_is_one_line(
+def test_invalid_prompts_and_settings_give_one_line_errors(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "latin").write_bytes(b"caf\xe9")
-    monkeypatch.setattr("keysift.cli.generate._LONGEST", 3)
-    told = {
-        "say what to continue": (),
-        "where - reads standard input": ("--prompt", "a", "--prompt-file", "b"),
+    monkeypatch.setattr("keysift.cli.verbs.generate._MAX_PROMPT_BYTES", 3)
+    errors = {
+        "give a prompt": (),
+        "(- reads standard input)": ("--prompt", "a", "--prompt-file", "b"),
         "cannot be read": ("--prompt-file", str(tmp_path)),
         "longer than 3 bytes": ("--prompt-file", str(tmp_path / "latin")),
         "not UTF-8: character 0 is '\\udcff'": ("--prompt", "\udcff"),
@@ -116,25 +117,25 @@ def test_what_cannot_be_a_prompt_or_a_setting_is_one_line(
         "seed must lie in 0 to 2**64 - 1": ("--prompt", "a", "--seed", str(2**64)),
         "got -3": ("--prompt", "a", "--seed", "-3"),
         "max_new_tokens must be at least 1": ("--prompt", "a", "--max-new-tokens", "0"),
-        "give expand_windows that number": ("--prompt", "a", "--expand-windows"),
+        "set expand_windows to that number": ("--prompt", "a", "--expand-windows"),
         "1 to 2**53 - 1": ("--prompt", "a", "--expand-windows", str(10**30)),
     }
-    for text, flags in told.items():
-        refused(text, str(run), *flags, capsys=capsys)
-    monkeypatch.setattr("keysift.cli.generate._LONGEST", 30)
-    refused("byte 3 is 0xe9", str(run), "--prompt-file", str(tmp_path / "latin"), capsys=capsys)
+    for text, flags in errors.items():
+        assert_one_line_error(text, str(run), *flags, capsys=capsys)
+    monkeypatch.setattr("keysift.cli.verbs.generate._MAX_PROMPT_BYTES", 30)
+    assert_one_line_error("byte 3 is 0xe9", str(run), "--prompt-file", str(tmp_path / "latin"), capsys=capsys)
 
 
-def test_extremes_have_an_answer(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_extreme_sampling_settings_are_greedy(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("generate", str(run), "--prompt", "ab", "--temperature", "0", *TWENTY) == 0
-    likely = capsys.readouterr().out
+    greedy = capsys.readouterr().out
     for flags in (("--temperature", "1e-40"), ("--top-p", "1e-300"), ("--temperature", "5e-324")):
         assert call("generate", str(run), "--prompt", "ab", *flags, *TWENTY) == 0
-        assert capsys.readouterr().out == likely, flags
+        assert capsys.readouterr().out == greedy, flags
 
 
 @pytest.mark.slow
-def test_a_reader_that_has_enough_ends_it(run: Path) -> None:
+def test_closed_pipe_ends_generation(run: Path) -> None:
     command = [*KEYSIFT, "generate", str(run), "--prompt", "ab", "--max-new-tokens", "1000000", "--threads", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -145,54 +146,54 @@ def test_a_reader_that_has_enough_ends_it(run: Path) -> None:
     assert process.returncode == 141
 
 
-def on_terminal(command: list[str], **environment: str) -> bytes:
-    """What a command writes to a terminal."""
+def run_on_terminal(command: list[str], **environment: str) -> bytes:
+    """Run a command on a pseudo-terminal and return its output."""
     leader, follower = pty.openpty()
     with subprocess.Popen(command, stdout=follower, stderr=follower, env={**os.environ, **environment}) as process:
         os.close(follower)
-        written = b""
+        output = b""
         while True:
             try:
-                written += os.read(leader, 65536)
-            except OSError:  # how a terminal says that its last writer left
+                output += os.read(leader, 65536)
+            except OSError:  # EIO: the last writer has closed the terminal
                 break
     os.close(leader)
-    assert process.returncode == 0, written
-    return written
+    assert process.returncode == 0, output
+    return output
 
 
 HOSTILE = "\x1b]0;title\x07\u202e\x9b é\tx\r"
 
 
 @pytest.mark.slow
-def test_a_terminal_is_shown_harmless_text_and_a_pipe_gets_the_bytes(
+def test_control_characters_are_escaped_on_a_terminal_only(
     run: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     flags = ["generate", str(run), "--prompt", HOSTILE, "--echo", "--max-new-tokens", "3"]
     assert call(*flags) == 0
     assert capsysbinary.readouterr().out.startswith(HOSTILE.encode())
-    seen = on_terminal([*KEYSIFT, *flags])
-    assert rb"\x1b]0;title\x07\u202e\x9b" in seen
-    assert "é\tx\\r".encode() in seen
-    assert b"\x1b" not in seen
-    assert b"\x07" not in seen
+    output = run_on_terminal([*KEYSIFT, *flags])
+    assert rb"\x1b]0;title\x07\u202e\x9b" in output
+    assert "é\tx\\r".encode() in output
+    assert b"\x1b" not in output
+    assert b"\x07" not in output
 
 
 @pytest.mark.slow
-def test_a_terminal_that_knows_only_ascii(run: Path) -> None:
+def test_ascii_terminal(run: Path) -> None:
     command = [*KEYSIFT, "generate", str(run), "--prompt", "é", "--echo", "--max-new-tokens", "3"]
-    assert rb"\xe9" in on_terminal(command, PYTHONIOENCODING="ascii")
+    assert rb"\xe9" in run_on_terminal(command, PYTHONIOENCODING="ascii")
 
 
 @pytest.mark.slow
-def test_a_wrong_directory_is_one_line(tmp_path: Path) -> None:
+def test_wrong_directory_gives_a_one_line_error(tmp_path: Path) -> None:
     refuses_in_process("config.json is missing", [*KEYSIFT, "generate", str(tmp_path), "--prompt", "a"])
 
 
 def test_presets_as_json_and_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("presets", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert {row["name"]: row["parameters"] for row in found} == TABLE
+    result = json.loads(capsys.readouterr().out)
+    assert {row["name"]: row["parameters"] for row in result} == TABLE
     assert call("presets") == 0
     table = capsys.readouterr().out
     assert all(name in table and f"{total:,}" in table for name, total in TABLE.items())
@@ -203,17 +204,17 @@ def test_presets_as_json_and_as_a_table(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_prompts_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def prompt(**given: object) -> str:
-        return generate_verb._prompt(generate_verb.Args(run=tmp_path, **given))  # type: ignore[arg-type]
+    def read_prompt(**settings: object) -> str:
+        return generate_verb._prompt(generate_verb.Args(run=tmp_path, **settings))  # type: ignore[arg-type]
 
     latin = tmp_path / "latin"
     latin.write_bytes(b"caf\xe9")
-    with refuses("say what to continue: --prompt TEXT, or --prompt-file FILE"):
-        prompt()
+    with refuses("give a prompt: --prompt TEXT or --prompt-file FILE"):
+        read_prompt()
     with refuses("the prompt cannot be read"):
-        prompt(prompt_file=tmp_path)
+        read_prompt(prompt_file=tmp_path)
     with refuses("is not UTF-8 text: byte 3 is 0xe9"):
-        prompt(prompt_file=latin)
-    monkeypatch.setattr(generate_verb, "_LONGEST", 3)
+        read_prompt(prompt_file=latin)
+    monkeypatch.setattr(generate_verb, "_MAX_PROMPT_BYTES", 3)
     with refuses("is longer than 3 bytes"):
-        prompt(prompt_file=latin)
+        read_prompt(prompt_file=latin)

@@ -1,4 +1,4 @@
-"""`keysift inspect`, as a user runs it: both kinds of model, and one clear line before any work for what cannot be."""
+"""`keysift inspect` and `keysift compare` on keysift and transformers models, and their errors."""
 
 import io
 import json
@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from keysift.cli.compare import Args, run
-from keysift.cli.inspect import read_texts
+from keysift.cli.flags.texts import read_texts
 from keysift.cli.main import main
+from keysift.cli.verbs.compare import Args, run
 from keysift.core import memory
-from keysift.data.tokenizer import Bytes
-from keysift.hub.subject import open_subject
-from keysift.lens.examine import inspect
-from keysift.lens.record import from_json
+from keysift.data.tokenizers.bytes import Bytes
+from keysift.hub.lens_model import open_model
+from keysift.lens.inspection import inspect
 from keysift.models.save import save
-from tests.hub.models import saved
-from tests.lens.subjects import LINE, multiscreen
+from keysift.records.lens import from_json
+from tests.hub.transformers_models import save_model
+from tests.lens.models import LINE, multiscreen
 from tests.refusals import refuses
 
 WORDS = "the red ball was gone and she ran home fast , the blue sky was red ."
@@ -34,7 +34,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved(tmp_path_factory.mktemp("theirs") / "llama")
+    return save_model(tmp_path_factory.mktemp("theirs") / "llama")
 
 
 def call(*argv: str) -> int:
@@ -43,7 +43,9 @@ def call(*argv: str) -> int:
     return int(ended.value.code or 0)
 
 
-def test_both_kinds_as_json(ours: Path, theirs: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_json_of_keysift_and_transformers_models(
+    ours: Path, theirs: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     file = tmp_path / "text.txt"
     file.write_text(WORDS)
     for model, text, kind, heads in ((ours, LINE, "keysift", 6), (theirs, str(file), "huggingface", 8)):
@@ -55,15 +57,15 @@ def test_both_kinds_as_json(ours: Path, theirs: Path, capsys: pytest.CaptureFixt
     assert record.model.family == "llama"
 
 
-def test_a_table_for_people(ours: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(LINE))
+def test_table_output(ours: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(LINE.encode())))
     assert call("inspect", str(ours), "--text", "-", "--tokens", "20") == 0
     out = capsys.readouterr().out
     assert re.search(r"^ +1 +2 ", out, re.MULTILINE)
     assert "standard input: 20 tokens" in out
 
 
-def test_what_cannot_be_is_refused_before_any_work(
+def test_invalid_input_is_refused_before_any_computation(
     ours: Path, theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with refuses("text 1 is empty"):
@@ -71,35 +73,35 @@ def test_what_cannot_be_is_refused_before_any_work(
     (tmp_path / "bad.txt").write_bytes(b"\xff\xfe\xfa")
     with refuses("bad.txt is not UTF-8 text"):
         read_texts((str(tmp_path / "bad.txt"),))
-    with refuses("holds no config.json"):
-        open_subject(str(tmp_path))
+    with refuses("has no config.json"):
+        open_model(str(tmp_path))
     (tmp_path / "config.json").write_text('{"architectures": ["BertForMaskedLM"], "model_type": "bert"}')
-    with refuses("is a BertForMaskedLM, which does not read from left to right"):
-        open_subject(str(tmp_path))
+    with refuses("is a BertForMaskedLM, which is not a causal language model"):
+        open_model(str(tmp_path))
     (tmp_path / "config.json").write_text(
         '{"architectures": ["LMHeadModel"], "model_type": "t5", "is_encoder_decoder": true}'
     )
-    with refuses("is a t5 model, which does not read from left to right"):
-        open_subject(str(tmp_path))
+    with refuses("is a t5 model, which is not a causal language model"):
+        open_model(str(tmp_path))
     (tmp_path / "config.json").write_text('{"architectures": ')
     with refuses("config.json is not JSON"):
-        open_subject(str(tmp_path))
-    subject = open_subject(str(theirs))
+        open_model(str(tmp_path))
+    model = open_model(str(theirs))
     with refuses("text 1 has 90 tokens, llama reads at most 64; shorten it, or pass --tokens 64"):
-        inspect(subject, ["the red ball " * 30])
+        inspect(model, ["the red ball " * 30])
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     monkeypatch.setattr("transformers.AutoConfig.from_pretrained", _missing_library)
     with refuses(r"model.gguf cannot be read with what is installed \(no gguf\); for GGUF files pip install"):
-        open_subject(str(tmp_path / "model.gguf"))
+        open_model(str(tmp_path / "model.gguf"))
     monkeypatch.undo()
     monkeypatch.setattr(memory, "available", lambda: 10_000)
-    with refuses("in fp32 needs about 0.0 GB"):
-        open_subject(str(theirs))
+    with refuses(r"in fp32 needs about [\d.]+ [kM]B, 10.0 kB are free"):
+        open_model(str(theirs))
     with refuses("17 tokens at a time needs about"):
-        inspect(subject, [WORDS])
+        inspect(model, [WORDS])
     monkeypatch.setitem(sys.modules, "transformers", None)
     with refuses(r"Hugging Face models need the extra \[hub\]; install it with pip install 'keysift\[hub\]'"):
-        open_subject(str(theirs))
+        open_model(str(theirs))
 
 
 def _missing_library(*_: object, **__: object) -> None:
@@ -111,16 +113,53 @@ def _no_network(*_: object) -> None:
 
 
 def test_an_unknown_model_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keysift.hub.subject.socket.getaddrinfo", _no_network)
+    monkeypatch.setattr("keysift.hub.lens_model.socket.getaddrinfo", _no_network)
     with refuses(
         "nobody/nothing is neither a keysift model, nor a local Hugging Face directory, nor a name that can be"
     ):
-        open_subject("nobody/nothing")
+        open_model("nobody/nothing")
     assert call("inspect", "nobody/nothing", "--text", LINE) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("keysift: nobody/nothing is neither")
     assert captured.err.count("\n") == 1
+
+
+def test_a_text_that_names_no_file_is_refused(ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes" / "a.txt").write_text("once upon a time")
+    (tmp_path / "notes" / "b.md").write_text("there was\n\na cat")
+    for missing in ("nosuch.txt", "nosuch/file", "./nosuch", "~/nosuch", "no such file.txt", "notes/*.py"):
+        with refuses(f"'{re.escape(missing)}' looks like a path, but no such file or folder exists; .*--text -"):
+            read_texts((missing,))
+    with refuses("folder empty holds no text"):
+        read_texts(("empty",))
+    (tmp_path / "nothing.txt").touch()
+    with refuses("nothing.txt is empty; give a text"):
+        read_texts(("nothing.txt",))
+    both = {"notes/a.txt": "once upon a time", "notes/b.md": "there was\n\na cat"}
+    assert read_texts(("notes",)) == both
+    assert read_texts(("notes/*",)) == both
+    for text in ("once", "Is it so?", "once upon a time. The end.", "either/or or\nneither.txt", "x" * 5000, "a *b* c"):
+        assert read_texts((text,)) == {"text 1": text}
+    for verb in ("inspect", "compare"):
+        assert call(verb, str(ours), *([str(ours)] if verb == "compare" else []), "--text", "nosuch.txt") == 2
+
+
+def test_the_texts_that_were_read_are_shown(
+    ours: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text(f"{LINE}\n{LINE}")
+    for verb in ("inspect", "compare"):
+        models = [str(ours)] * (2 if verb == "compare" else 1)
+        assert call(verb, *models, "--text", "a.txt", LINE, "--tokens", "20") == 0
+        out = capsys.readouterr().out
+        for name in ("a.txt", "text 2"):
+            line = next(line for line in out.splitlines() if line.startswith(f"{name}: 20 tokens"))
+            assert '"the cat sat on the m..."' in line, "the part that was read"
 
 
 def test_report(ours: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,11 +175,14 @@ def test_compare(ours: Path, theirs: Path, tmp_path: Path, capsys: pytest.Captur
     out = capsys.readouterr().out
     assert "tiny" in out
     assert "llama" in out
-    moved = next(line for line in out.splitlines() if "moved by leaving" in line).split()
+    moved = next(line for line in out.splitlines() if line.startswith("change without the brightest key")).split()
     assert float(moved[-2]) == 0
     assert float(moved[-1]) > 0
+    rows = {line.rsplit(maxsplit=2)[0].strip(): line.split()[-2:] for line in out.splitlines()}
+    assert "loss, bits per byte" in rows
+    assert "loss, nats per token (different tokenizers: not comparable)" in rows
     assert "Side by side" in report.read_text()
     assert call("compare", str(ours), str(theirs), "--text", WORDS, "--json") == 0
-    assert [from_json(one).model.name for one in json.loads(capsys.readouterr().out)] == ["tiny", "llama"]
+    assert [from_json(item).model.name for item in json.loads(capsys.readouterr().out)] == ["tiny", "llama"]
     with refuses("compare needs two models or more, got 1; for one use keysift inspect"):
         run(Args(models=(str(ours),), text=(WORDS,)))

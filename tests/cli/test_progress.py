@@ -1,14 +1,14 @@
-"""Progress without a terminal: a line on standard error when some seconds have gone by, and none for short work."""
+"""Progress without a terminal: a line on standard error every few seconds."""
 
 import pytest
 
-from keysift.cli import progress
+from keysift.cli.terminal import progress
 
 
-def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_lines_without_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("keysift.core.live.time.monotonic", lambda: now)
-    with progress.Bar() as bar:
+    monkeypatch.setattr("keysift.core.progress.time.monotonic", lambda: now)
+    with progress.ProgressBar() as bar:
         for done in range(1, 31):
             now += 1.0
             bar.update("layers", done, 30)

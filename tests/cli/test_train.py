@@ -1,4 +1,4 @@
-"""keysift train, runs, sweep and the demo's second part, as a user types them."""
+"""keysift train, runs, sweep and demo --text."""
 
 import json
 import os
@@ -9,22 +9,21 @@ from pathlib import Path
 import pytest
 
 from keysift.cli.main import _main
-from keysift.cli.sweep import Args as sweep_args
-from keysift.cli.sweep import run as sweep_verb
-from keysift.cli.train import defaults
+from keysift.cli.verbs.sweep import Args as sweep_args
+from keysift.cli.verbs.sweep import run as sweep_verb
+from keysift.cli.verbs.train import defaults
 from keysift.core.errors import RangeError
-from keysift.models.arch import MultiscreenArch
-from keysift.models.kinds import empty
-from keysift.models.language import count
+from keysift.models.architecture import MultiscreenArch
+from keysift.models.language_model import count_parameters
 from keysift.models.presets import PRESETS
+from keysift.models.registry import build_meta
 from keysift.runs.metrics import read
 from keysift.runs.summary import summary
-from keysift.sweep.plan import points
+from keysift.sweep.plan import plan_runs
 from keysift.train.config import TrainConfig, resolve
-from keysift.train.config_file import read_toml
-from keysift.train.settings import apply
-from keysift.train.setup import model_config
-from keysift.train.trackers import open_tracker
+from keysift.train.init import model_config
+from keysift.train.monitor import open_tracker
+from keysift.train.settings import apply, read_toml
 from tests.refusals import refuses
 from tests.train.conftest import cache, corpus  # noqa: F401
 
@@ -46,11 +45,11 @@ def test_train_resume_runs_and_generate(corpus: Path, tmp_path: Path, capsys: py
     file = tmp_path / "own.toml"
     file.write_text(f'data = "{corpus}"\nsteps = 9\nsave_every = 2\n')
     call("train", "--config", file, *SMALL, "--steps", 3, "--out", run)
-    said = capsys.readouterr().err
-    assert "training: multiscreen with" in said
-    assert "step 1  loss" in said
-    assert "left" in said
-    assert "finished at step 3" in said
+    text = capsys.readouterr().err
+    assert "training: multiscreen with" in text
+    assert "step 1  loss" in text
+    assert "left" in text
+    assert "finished at step 3" in text
     call("train", "--resume", run, "--steps", 5)
     assert [line["step"] for line in read(run / "metrics.jsonl")] == [1, 2, 3, 4, 5]
     capsys.readouterr()
@@ -58,15 +57,15 @@ def test_train_resume_runs_and_generate(corpus: Path, tmp_path: Path, capsys: py
     call("runs", tmp_path / "runs")
     assert "5/5" in capsys.readouterr().out
     call("runs", run, "--json")
-    (told,) = json.loads(capsys.readouterr().out)
-    assert told["state"] == "finished"
-    assert len(told["losses"]) == 5
+    (record,) = json.loads(capsys.readouterr().out)
+    assert record["state"] == "finished"
+    assert len(record["losses"]) == 5
     (tmp_path / "runs" / "foreign").mkdir()
     (tmp_path / "runs" / "foreign" / "train.json").write_text("[]")
     call("runs", tmp_path / "runs")
     shown = capsys.readouterr()
     assert "5/5" in shown.out
-    assert "left out: " in shown.err
+    assert "skipped: " in shown.err
     with refuses("does not describe a run"):
         summary(tmp_path / "runs" / "foreign")
     call("runs", tmp_path / "nothing")
@@ -75,17 +74,17 @@ def test_train_resume_runs_and_generate(corpus: Path, tmp_path: Path, capsys: py
 
 def test_dry_run_writes_nothing(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
     call("train", "--data", corpus, *SMALL, "--steps", 100, "--minutes", 1, "--out", tmp_path / "run", "--dry-run")
-    said, beside = capsys.readouterr()
+    text, progress = capsys.readouterr()
     for word in ("parameters", "FLOPs", "tokens", "memory", "time"):
-        assert word in said
-    assert "timing" not in said
+        assert word in text
+    assert "timing" not in text
     assert not (tmp_path / "run").exists()
-    assert beside.splitlines()[-1] == "timing three passes of 64 tokens, forward and backward"
+    assert progress.splitlines()[-1] == "timing three passes of 64 tokens, forward and backward"
     call("train", "--data", corpus, *SMALL, "--steps", 100, "--dry-run", "--quiet")
     assert not capsys.readouterr().err
 
 
-def test_dry_run_says_first_what_takes_long(
+def test_dry_run_announces_the_timing(
     corpus: Path,  # noqa: F811
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -93,7 +92,7 @@ def test_dry_run_says_first_what_takes_long(
     def slow(model: object, batch: object) -> None:
         raise RangeError(capsys.readouterr().err)
 
-    monkeypatch.setattr("keysift.train.estimate.summed_loss", slow)
+    monkeypatch.setattr("keysift.train.preflight.batch_loss", slow)
     assert "timing three passes" in refused(capsys, "train", "--data", corpus, *SMALL, "--steps", 9, "--dry-run")
 
 
@@ -106,14 +105,14 @@ def test_dry_run_refuses_what_resume_refuses(
     call("train", "--data", corpus, *SMALL, "--steps", 2, "--save-every", 2, "--out", run)
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     call("train", "--resume", run, "--steps", 5, "--dry-run")
-    assert "5, of which 2 are made" in capsys.readouterr().out
-    for flags, said in (
+    assert "5, of which 2 are done" in capsys.readouterr().out
+    for flags, text in (
         (("--steps", 5, "--seed", 3), "a resumed run keeps its seed"),
         (("--psi", 3, "--steps", 5), "a resumed run keeps its depth"),
-        ((), "is finished: it has made 2 steps"),
+        ((), "is finished: it is at step 2 of 2"),
     ):
-        assert said in refused(capsys, "train", "--resume", run, *flags, "--dry-run")
-    assert "--match chooses the size of a new model" in refused(
+        assert text in refused(capsys, "train", "--resume", run, *flags, "--dry-run")
+    assert "--match sets the size of a new model" in refused(
         capsys, "train", "--resume", run, "--steps", 5, "--match", "transformer-8m", "--dry-run"
     )
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before, "and it writes nothing"
@@ -123,15 +122,15 @@ def test_dry_run_refuses_what_resume_refuses(
 
 
 def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "say where: --out DIRECTORY" in refused(capsys, "train", "--steps", 1)
+    assert "pass --out DIRECTORY" in refused(capsys, "train", "--steps", 1)
     assert "--config takes a TOML file" in refused(capsys, "train", "--config", tmp_path / "none.toml")
-    with refuses("say where: --out DIRECTORY"):
-        from keysift.cli.train import Args, run
+    with refuses("pass --out DIRECTORY"):
+        from keysift.cli.verbs.train import Args, run
 
         run(Args(train=TrainConfig(steps=1)))
-    with refuses("--match chooses the size of a new model"):
+    with refuses("--match sets the size of a new model"):
         run(Args(train=TrainConfig(steps=1), resume=tmp_path, match="transformer-8m"))
-    with refuses("--resume has the config of its run"):
+    with refuses("--resume uses the config of its run"):
         defaults(["--resume", "a", "--config=b"])
     with refuses("--config takes a TOML file"):
         defaults(["--config", str(tmp_path / "none.toml")])
@@ -142,14 +141,14 @@ def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with refuses("is not TOML"):
         defaults([f"--config={tmp_path / 'latin.toml'}"])
     (tmp_path / "unknown.toml").write_text("lrr = 0.1")
-    with refuses("no setting is called 'lrr'; did you mean 'lr'"):
+    with refuses("there is no setting 'lrr'; did you mean 'lr'"):
         defaults([f"--config={tmp_path / 'unknown.toml'}"])
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_recipes_describe_models(path: Path) -> None:
     config = read_toml(path)
-    assert type(empty(model_config(config, 257))).__name__.lower() == config.arch
+    assert type(build_meta(model_config(config, 257))).__name__.lower() == config.arch
 
 
 @pytest.mark.parametrize(
@@ -159,8 +158,8 @@ def test_recipes_describe_models(path: Path) -> None:
         *(("transformer-8m", 1e-3), ("transformer-45m", 1e-3), ("transformer-353m", 3e-4), ("transformer-1.3b", 2e-4)),
     ],
 )
-def test_the_papers_recipe_for_every_size(preset: str, lr: float) -> None:
-    """Section 4 of the paper, by one file and a preset."""
+def test_paper_recipe_for_every_preset(preset: str, lr: float) -> None:
+    """paper.toml with a preset gives the settings of section 4 of the paper."""
     paper = apply(read_toml(RECIPES[0].parent / "paper.toml"), {"preset": preset})
     assert paper.batch_tokens * (paper.steps or 0) == 2**38
     resolved = resolve(paper, PRESETS.find(preset).counts()[0])
@@ -168,50 +167,76 @@ def test_the_papers_recipe_for_every_size(preset: str, lr: float) -> None:
     assert (resolved.weight_decay, resolved.clip) == ((0.0, 0.0) if paper.arch == "multiscreen" else (0.1, 1.0))
 
 
-def test_the_two_small_recipes_are_comparable() -> None:
+def test_small_recipes_have_equal_size_and_settings() -> None:
     first, second = (read_toml(RECIPES[0].parent / f"cpu-{name}.toml") for name in ("two-minutes", "softmax"))
-    sizes = [count(empty(model_config(config, 257))) for config in (first, second)]
+    sizes = [count_parameters(build_meta(model_config(config, 257))) for config in (first, second)]
     assert sizes[1] / sizes[0] == pytest.approx(1, abs=0.1)
     assert replace(first, model=second.model) == second
 
 
 @pytest.mark.slow
 def test_sweep(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
-    words = ("sweep", "--over", "lr=0.01,1e30", "--arch", "transformer", "--out", tmp_path / "sweep", "--data", corpus)
+    command = (
+        "sweep",
+        "--over",
+        "lr=0.01,1e30",
+        "--arch",
+        "transformer",
+        "--out",
+        tmp_path / "sweep",
+        "--data",
+        corpus,
+    )
     sizes = ("--depth", 1, "--heads", 1, "--width", 8, "--context", 16, "--batch-tokens", 32, "--sample-tokens", 0)
-    rest = (*sizes, "--steps", 6, "--save-every", 3, "--processes", 2, "--clip", 0, "--warmup", 0, "--val-sequences", 2)
-    call(*words, *rest)
+    options = (
+        *sizes,
+        "--steps",
+        6,
+        "--save-every",
+        3,
+        "--processes",
+        2,
+        "--clip",
+        0,
+        "--warmup",
+        0,
+        "--val-sequences",
+        2,
+    )
+    call(*command, *options)
     results = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
-    assert [one["state"] for one in results] == ["finished", "diverged"]
+    assert [item["state"] for item in results] == ["finished", "diverged"]
     assert "polyline" in (tmp_path / "sweep" / "sweep.html").read_text()
     before = os.stat(tmp_path / "sweep" / results[0]["run"] / "metrics.jsonl").st_mtime_ns
-    call(*words, *rest)
-    assert os.stat(tmp_path / "sweep" / results[0]["run"] / "metrics.jsonl").st_mtime_ns == before, "not made again"
-    assert "processes must be at least 1" in refused(capsys, *words, *rest, "--processes", 0)
+    call(*command, *options)
+    assert os.stat(tmp_path / "sweep" / results[0]["run"] / "metrics.jsonl").st_mtime_ns == before, (
+        "a finished run is not repeated"
+    )
+    assert "processes must be at least 1" in refused(capsys, *command, *options, "--processes", 0)
 
 
 def test_points_of_a_sweep() -> None:
     base = TrainConfig(steps=2)
-    assert list(points(base, (), ("seed=0,1", "lr=0.5"))) == ["seed=0_lr=0.5", "seed=1_lr=0.5"]
-    listed = points(base, ("psi=3 lr=0.5", "arch=transformer depth=1 heads=1 width=8"), ("seed=0,1",))
+    assert list(plan_runs(base, (), ("seed=0,1", "lr=0.5"))) == ["seed=0_lr=0.5", "seed=1_lr=0.5"]
+    listed = plan_runs(base, ("psi=3 lr=0.5", "arch=transformer depth=1 heads=1 width=8"), ("seed=0,1",))
     assert [(c.arch, c.model.depth, c.lr, c.model.width, c.seed) for c in listed.values()] == [
         ("multiscreen", 3, 0.5, 9, 0),
         ("multiscreen", 3, 0.5, 9, 1),
         ("transformer", 1, None, 8, 0),
         ("transformer", 1, None, 8, 1),
     ]
-    assert next(iter(points(base, ("data=a/b.txt",), ()))) == "data=a-b.txt", "a name is one folder"
+    assert next(iter(plan_runs(base, ("data=a/b.txt",), ()))) == "data=a-b.txt", "a run name is a single path component"
 
 
 def test_a_sweep_refuses(tmp_path: Path) -> None:
     base = TrainConfig(steps=2)
     with refuses("add --steps"):
-        points(TrainConfig(minutes=1.0), (), ("seed=0",))
+        plan_runs(TrainConfig(minutes=1.0), (), ("seed=0",))
     for axis in ("seed", "seed=", "sead=1"):
-        with refuses("a setting is written name=value, an axis name=value,value"):
-            points(base, (), (axis,))
-    with refuses("seed=0 is asked for twice"):
-        points(base, (), ("seed=0,0",))
+        with refuses("a setting is name=value and an axis name=value,value"):
+            plan_runs(base, (), (axis,))
+    with refuses("seed=0 is listed twice"):
+        plan_runs(base, (), ("seed=0,0",))
     with refuses("processes must be at least 1, got 0"):
         sweep_verb(sweep_args(over=("seed=0",), out=tmp_path, processes=0))
     with refuses("nothing to sweep over"):
@@ -219,19 +244,19 @@ def test_a_sweep_refuses(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_leaves_the_others_alone(corpus: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_failed_run_does_not_stop_a_sweep(corpus: Path, tmp_path: Path) -> None:  # noqa: F811
     base = TrainConfig(
         model=MultiscreenArch.psi(2), context=16, batch_tokens=32, steps=2, sample_tokens=0, val_sequences=2
     )
     each = (f"data={tmp_path / 'nothing'}", f"data={corpus}")
-    with refuses("1 of 2 runs failed .*no file matches.*; the others are kept"):
+    with refuses("1 of 2 runs failed .*no file matches.*; run the same command again to retry them"):
         sweep_verb(sweep_args(each=each, out=tmp_path / "sweep", train=base))
     results = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
-    assert [one["state"] for one in results] == ["failed", "finished"]
+    assert [item["state"] for item in results] == ["failed", "finished"]
     for change, word in (({"context": 8}, "context 16, not 8"), ({"model": MultiscreenArch.psi(3)}, "depth 2, not 3")):
         with refuses(f"was made with {word}; choose another --out"):
             sweep_verb(sweep_args(each=each, out=tmp_path / "sweep", train=replace(base, **change)))
-    with refuses("has made 2 steps, more than the 1 asked for"):
+    with refuses("has trained 2 steps, more than --steps 1; raise --steps"):
         sweep_verb(sweep_args(each=each, out=tmp_path / "sweep", train=replace(base, steps=1)))
     for file in (tmp_path / "sweep").glob("*.toml"):
         file.unlink()
@@ -240,18 +265,18 @@ def test_a_run_that_fails_leaves_the_others_alone(corpus: Path, tmp_path: Path) 
 
 
 def test_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "trackio", None)  # as if it were not installed, wherever this runs
+    monkeypatch.setitem(sys.modules, "trackio", None)  # simulates a missing package
     with refuses(r"trackio is not installed .*; pip install 'keysift\[trackio\]', or drop --track"):
         open_tracker("trackio", tmp_path, {})
 
 
 @pytest.mark.slow
-def test_the_demo_of_text_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_of_text_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
         call("demo", "--text", "--out", tmp_path / "demo.html", "--seconds", 3)
-    said = capsys.readouterr().out
-    assert "untrained" in said
-    assert sum(line.startswith("keysift ") for line in said.splitlines()) == 6, "three commands, twice"
+    text = capsys.readouterr().out
+    assert "untrained" in text
+    assert sum(line.startswith("keysift ") for line in text.splitlines()) == 6, "three commands, twice"
     page = (tmp_path / "demo.html").read_text()
     assert "learned window of each tile" in page
     windows = page.split("learned window of each tile")[1].split("</svg>")[0]

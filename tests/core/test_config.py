@@ -1,4 +1,4 @@
-"""Frozen configs to JSON and back, and errors that name the key."""
+"""Frozen configs: JSON round trip, and errors that name the field."""
 
 from dataclasses import FrozenInstanceError
 from pathlib import Path
@@ -31,7 +31,7 @@ class Outer:
 FULL = Outer(width=3, name="b", fast=True, limit=7, order="down", steps=(1, 2), inner=Inner(rate=2.0))
 
 
-def test_there_and_back(tmp_path: Path) -> None:
+def test_json_round_trip(tmp_path: Path) -> None:
     save(FULL, tmp_path / "config.json")
     assert load(Outer, tmp_path / "config.json") == FULL
     assert from_dict(Outer, {"width": 3}) == Outer(width=3)
@@ -39,7 +39,7 @@ def test_there_and_back(tmp_path: Path) -> None:
     assert to_dict(FULL)["steps"] == [1, 2]
 
 
-def test_nobody_changes_or_fills_by_position() -> None:
+def test_configs_are_frozen_and_keyword_only() -> None:
     with pytest.raises(FrozenInstanceError):
         FULL.width = 4  # type: ignore[misc]
     with pytest.raises(TypeError):
@@ -66,7 +66,7 @@ def test_refuses(match: str, data: dict[str, Any]) -> None:
         from_dict(Outer, data)
 
 
-def test_refuses_what_is_not_json(tmp_path: Path) -> None:
+def test_invalid_json_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"width": 3,')
-    with refuses(r"config.json is not JSON \(.* line 1 .*\); write it anew with save"):
+    with refuses(r"config.json is not JSON \(.* line 1 .*\); write it again with save"):
         load(Outer, tmp_path / "config.json")

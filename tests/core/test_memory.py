@@ -1,4 +1,4 @@
-"""Memory is asked for before the work starts."""
+"""Free memory of the system and of control groups, checked before work starts."""
 
 from pathlib import Path
 
@@ -8,19 +8,34 @@ from keysift.core import memory
 from tests.refusals import refuses
 
 
-def test_the_least_of_system_and_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, text in (
-        ("MEMINFO", "MemTotal: 9 kB\nMemAvailable: 4000 kB\n"),
-        ("LIMIT", "5000000\n"),
-        ("USED", "3000000\n"),
-    ):
-        (tmp_path / name).write_text(text)
-        monkeypatch.setattr(memory, name, tmp_path / name)
-    assert memory.available() == 2_000_000
-    (tmp_path / "LIMIT").write_text("max\n")
+def test_the_smaller_of_system_and_cgroup_limits_applies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(memory.cgroups, "ROOT", tmp_path / "fs")
+    monkeypatch.setattr(memory.cgroups, "GROUPS", tmp_path / "groups")
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable: 4000 kB\n")
+    (tmp_path / "groups").write_text("0::/user/job\n")
+    limit = tmp_path / "fs/user/memory.max"
+    for folder, most, used in (("fs/user/job", "max", 7), ("fs/user", 5_000_000, 3_000_000), ("fs", 10**9, 0)):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder / "memory.max").write_text(f"{most}\n")
+        (tmp_path / folder / "memory.current").write_text(f"{used}\n")
+    assert memory.available() == 2_000_000, "limits of parent groups apply"
+    limit.write_text("max\n")
     assert memory.available() == 4000 * 1024
-    memory.need(4000 * 1024, "a thing", "wait")
-    with refuses("a thing needs about 0.0 GB, 0.0 GB are free; wait"):
-        memory.need(4000 * 1024 + 1, "a thing", "wait")
+    memory.require(4000 * 1024, "a model", "wait")
+    with refuses("a model needs about 4.1 MB, 4.1 MB are free; wait"):
+        memory.require(4000 * 1024 + 1, "a model", "wait")
     monkeypatch.setattr(memory, "MEMINFO", tmp_path / "none")
-    assert memory.available() is not None, "asked of the system in another way"
+    assert memory.available() is not None, "falls back to sysconf"
+
+
+def test_limits_of_cgroups_version_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(memory.cgroups, "ROOT", tmp_path / "fs")
+    monkeypatch.setattr(memory.cgroups, "GROUPS", tmp_path / "groups")
+    (tmp_path / "meminfo").write_text("MemAvailable: 4000 kB\n")
+    (tmp_path / "groups").write_text("3:cpu:/c\n4:memory:/box\n")
+    (tmp_path / "fs/memory/box").mkdir(parents=True)
+    (tmp_path / "fs/memory/box/memory.limit_in_bytes").write_text("900\n")
+    (tmp_path / "fs/memory/box/memory.usage_in_bytes").write_text("300\n")
+    assert memory.available() == 600

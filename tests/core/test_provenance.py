@@ -1,3 +1,5 @@
+"""CPU name and commit in records."""
+
 from pathlib import Path
 
 import pytest
@@ -5,7 +7,7 @@ import pytest
 from keysift.core import provenance
 
 
-def test_processor_and_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_and_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert provenance.cpu()
     assert len(provenance.commit().split(",")[0]) == 40
     assert provenance.commit(tmp_path) == "not run from a repository"

@@ -1,3 +1,5 @@
+"""ABCDigits texts: published reference, token budgets, curriculum, refused arguments."""
+
 import hashlib
 import random
 import re
@@ -8,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keysift.core.config import from_dict
-from keysift.data import Bytes, abcdigits, bpe, find_source
-from keysift.data.abcdigits import Curriculum, question, stream, texts, texts_within
+from keysift.data import Bytes, find_source
+from keysift.data.tasks import abcdigits
+from keysift.data.tasks.abcdigits import Curriculum, question, stream, texts, texts_within
+from keysift.data.tokenizers import bpe
 from tests.refusals import refuses
 
 PUBLISHED = "df002f8b02868be2a94010f44d67a17eaeccae65c0e48898e919e11f2126166e"
@@ -28,14 +32,14 @@ def test_the_first_text_is_the_published_one() -> None:
     n=st.integers(1, 3),
     seed=st.integers(0, 10**6),
 )
-def test_any_arguments_follow_the_description(n_lines: int, depth: float, n_digits: int, n: int, seed: int) -> None:
-    assert texts(n_lines, depth, n_digits, n, seed) == _described(n_lines, depth, n_digits, n, seed)
+def test_texts_match_the_reference(n_lines: int, depth: float, n_digits: int, n: int, seed: int) -> None:
+    assert texts(n_lines, depth, n_digits, n, seed) == _reference_texts(n_lines, depth, n_digits, n, seed)
 
 
-def _described(n_lines: int, depth: float, n_digits: int, n: int, seed: int) -> list[str]:
-    """The description of evaluation.md once more, letter by letter."""
+def _reference_texts(n_lines: int, depth: float, n_digits: int, n: int, seed: int) -> list[str]:
+    """A second implementation, written from the description in evaluation.md."""
     rng = random.Random(seed)
-    made = []
+    expected = []
     for _ in range(n):
         numbers = rng.sample(range(10 ** (n_digits - 1), 10**n_digits), 26)
         number = dict(zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", numbers, strict=True))
@@ -47,12 +51,12 @@ def _described(n_lines: int, depth: float, n_digits: int, n: int, seed: int) -> 
         rng.shuffle(drawn)
         at = int(len(drawn) * depth)
         order = [*drawn[:at], needle, *drawn[at:], needle]
-        made.append("\n".join(f"{letter}={number[letter]}" for letter in order))
-    return made
+        expected.append("\n".join(f"{letter}={number[letter]}" for letter in order))
+    return expected
 
 
 @given(st.integers(50, 200), st.floats(0, 1), st.integers(0, 99))
-def test_the_answer_stands_once_in_the_prompt(n_lines: int, depth: float, seed: int) -> None:
+def test_the_answer_occurs_once_in_the_prompt(n_lines: int, depth: float, seed: int) -> None:
     (text,) = texts(n_lines=n_lines, depth=depth, seed=seed)
     prompt, answer = question(text)
     assert text.count("\n") + 1 == n_lines
@@ -63,21 +67,21 @@ def test_the_answer_stands_once_in_the_prompt(n_lines: int, depth: float, seed: 
     assert len(Counter(line[0] for line in text.split("\n"))) == 26
 
 
-def test_one_generator_for_the_whole_set() -> None:
-    many = texts(n=3, seed=5)
-    assert many[:2] == texts(n=2, seed=5)
-    assert len(set(many)) == 3
-    assert list(stream(n=3, seed=5)) == many
+def test_texts_of_a_set_share_a_generator() -> None:
+    three = texts(n=3, seed=5)
+    assert three[:2] == texts(n=2, seed=5)
+    assert len(set(three)) == 3
+    assert list(stream(n=3, seed=5)) == three
 
 
 @pytest.mark.parametrize("budget", [449, 450, 1000, 4096])
 def test_a_budget_of_bytes_is_filled(budget: int) -> None:
-    found = list(texts_within(Bytes(), budget, n=3, seed=9))
-    assert found == texts(n_lines=(budget + 1) // 9, n=3, seed=9)
-    assert all(budget - 9 < len(text) <= budget for text in found)
+    within_budget = list(texts_within(Bytes(), budget, n=3, seed=9))
+    assert within_budget == texts(n_lines=(budget + 1) // 9, n=3, seed=9)
+    assert all(budget - 9 < len(text) <= budget for text in within_budget)
 
 
-def test_a_budget_holds_under_any_tokenizer() -> None:
+def test_a_budget_applies_to_tokens_of_any_tokenizer() -> None:
     tokenizer = bpe.train(texts(n=20), vocab_size=400)
     for text in texts_within(tokenizer, 1500, depth=0.5, n=3):
         assert len(tokenizer.encode(text)) <= 1500
@@ -90,25 +94,25 @@ def test_the_curriculum_draws_letters_and_lines(data: st.DataObject) -> None:
     low = data.draw(st.integers(2, 26))
     high = data.draw(st.integers(low, 26))
     short = data.draw(st.integers(low + 1, 60))
-    recipe = Curriculum(
+    curriculum = Curriculum(
         documents=3, min_letters=low, max_letters=high, min_lines=short, max_lines=data.draw(st.integers(short, 80))
     )
     for number in range(3):
-        name, text = recipe.document(number)
+        name, text = curriculum.document(number)
         lines = text.rstrip("\n").split("\n")
         assert name == f"abcdigits/{number}"
-        assert recipe.min_lines <= len(lines) <= recipe.max_lines
-        seen = Counter(lines)
-        assert low <= len(seen) <= high
-        assert len({line[0] for line in lines}) == len(seen)
-        assert seen[lines[-1]] == 2
-        assert recipe.document(number).text == text
+        assert curriculum.min_lines <= len(lines) <= curriculum.max_lines
+        counts = Counter(lines)
+        assert low <= len(counts) <= high
+        assert len({line[0] for line in lines}) == len(counts)
+        assert counts[lines[-1]] == 2
+        assert curriculum.document(number).text == text
 
 
 def test_every_field_of_the_curriculum_matters() -> None:
-    usual = Curriculum(documents=50)
-    told = [document.text for document in map(usual.document, range(50))]
-    assert len(set(told)) == 50
+    default = Curriculum(documents=50)
+    default_texts = [document.text for document in map(default.document, range(50))]
+    assert len(set(default_texts)) == 50
     for change in (
         {"seed": 1},
         {"n_digits": 3},
@@ -117,11 +121,11 @@ def test_every_field_of_the_curriculum_matters() -> None:
         {"min_lines": 20},
         {"max_lines": 9},
     ):
-        other = from_dict(Curriculum, {"documents": 50, **change})
-        assert [document.text for document in map(other.document, range(50))] != told, change
+        changed = from_dict(Curriculum, {"documents": 50, **change})
+        assert [document.text for document in map(changed.document, range(50))] != default_texts, change
 
 
-def test_as_a_source() -> None:
+def test_abcdigits_as_a_source() -> None:
     source = find_source("abcdigits:documents=4,seed=7")
     assert [document.text for document in source.documents()] == [
         Curriculum(documents=4, seed=7).document(i).text for i in range(4)
@@ -134,7 +138,7 @@ def test_as_a_source() -> None:
 def test_refusals() -> None:
     with refuses("defined from 50 lines on, got n_lines 49"):
         texts(n_lines=49)
-    with refuses("depth is a share of the context, from 0 to 1, got 1.5"):
+    with refuses("depth is a fraction of the context, from 0 to 1, got 1.5"):
         texts(depth=1.5)
     with refuses("2 to 18 digits, got n_digits 1"):
         texts(n_digits=1)
@@ -142,8 +146,13 @@ def test_refusals() -> None:
         next(texts_within(Bytes(), 448))
     with refuses("2 <= min_letters <= max_letters <= 26, got 5 and 4"):
         Curriculum(min_letters=5, max_letters=4)
-    with refuses("min_letters < min_lines <= max_lines, got 4, 4 and 28"):
+    with refuses("min_letters < min_lines <= max_lines <= 1,000,000, got 4, 4 and 28"):
         Curriculum(min_lines=4)
     with refuses("at least one document, got 0"):
         Curriculum(documents=0)
     assert abcdigits.LETTERS == 26
+
+
+def test_a_document_has_a_limited_number_of_lines() -> None:
+    with refuses("max_lines <= 1,000,000, got 4, 8 and 100000000000"):
+        find_source("abcdigits:max_lines=100000000000")

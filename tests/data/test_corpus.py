@@ -1,26 +1,33 @@
+"""Corpora on disk: splits, hashes, damaged files."""
+
 import hashlib
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keysift.data import Bytes, Corpus, bpe, build, open_corpus
+from keysift.data import Bytes, Corpus, build, open_corpus
 from keysift.data.corpus import INDEX, VERIFIED
-from tests.data.test_shards import of
+from keysift.data.tokenizers import bpe
+from tests.data.test_shards import source_of
 from tests.refusals import refuses
 
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Corpus:
-    return build(of([f"document {i}\n" * (i % 5 + 1) for i in range(40)]), "bytes", tmp_path / "c", shard_tokens=700)
+    return build(
+        source_of([f"document {i}\n" * (i % 5 + 1) for i in range(40)]), "bytes", tmp_path / "c", shard_tokens=700
+    )
 
 
-def documents(corpus: Corpus, part: str, share: float) -> list[str]:
-    split = corpus.split(part, share)  # type: ignore[arg-type]
+def documents(corpus: Corpus, part: str, val_fraction: float) -> list[str]:
+    """Decode the documents of a split."""
+    split = corpus.split(part, val_fraction)  # type: ignore[arg-type]
     text = [int(i) for i in split.read(0, split.tokens)]
     assert text.count(256) == split.documents
     assert len(text) - split.documents == split.text_bytes
@@ -30,17 +37,17 @@ def documents(corpus: Corpus, part: str, share: float) -> list[str]:
 @settings(max_examples=40)
 @given(
     texts=st.lists(st.text(alphabet="abc", min_size=1, max_size=9), min_size=2, max_size=40),
-    share=st.floats(0.001, 0.999),
+    val_fraction=st.floats(0.001, 0.999),
 )
-def test_the_split_is_whole_disjoint_and_blind_to_copies(
-    tmp_path_factory: pytest.TempPathFactory, texts: list[str], share: float
+def test_splits_are_complete_and_disjoint_even_with_duplicates(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], val_fraction: float
 ) -> None:
-    corpus = build(of(texts), "bytes", tmp_path_factory.mktemp("c") / "c", shard_tokens=16, show=False)
+    corpus = build(source_of(texts), "bytes", tmp_path_factory.mktemp("c") / "c", shard_tokens=16, show=False)
     if len(set(texts)) == 1:
         with refuses("holds one document, which cannot be split"):
-            corpus.split("val", share)
+            corpus.split("val", val_fraction)
         return
-    train, val = documents(corpus, "train", share), documents(corpus, "val", share)
+    train, val = documents(corpus, "train", val_fraction), documents(corpus, "val", val_fraction)
     assert train
     assert val
     assert not set(train) & set(val)
@@ -50,14 +57,14 @@ def test_the_split_is_whole_disjoint_and_blind_to_copies(
     assert max(hashes[text] for text in val) < min(hashes[text] for text in train)
 
 
-def test_a_larger_share_only_adds(corpus: Corpus) -> None:
+def test_a_larger_validation_fraction_only_adds_documents(corpus: Corpus) -> None:
     small, large = documents(corpus, "val", 0.1), documents(corpus, "val", 0.5)
     assert set(small) < set(large)
     assert 8 <= len(large) <= 32
     assert documents(corpus, "train", 0) == [f"document {i}\n" * (i % 5 + 1) for i in range(40)]
 
 
-def test_any_stretch_of_a_split(corpus: Corpus) -> None:
+def test_read_any_range_of_a_split(corpus: Corpus) -> None:
     for part in ("train", "val"):
         split = corpus.split(part, 0.4)  # type: ignore[arg-type]
         whole = split.read(0, split.tokens)
@@ -67,16 +74,16 @@ def test_any_stretch_of_a_split(corpus: Corpus) -> None:
             assert np.array_equal(split.read(start, stop), whole[start:stop])
 
 
-def test_hashes_tell_what_is_read(corpus: Corpus, tmp_path: Path) -> None:
+def test_hashes_identify_split_and_corpus(corpus: Corpus, tmp_path: Path) -> None:
     assert corpus.split("train", 0.1).hash == open_corpus(corpus.path).split("train", 0.1).hash
     assert corpus.split("train", 0.1).hash != corpus.split("train", 0.5).hash
     assert corpus.split("train", 0.1).hash != corpus.split("val", 0.1).hash
-    other = build(of(["else", "more"]), "bytes", tmp_path / "other", show=False)
-    assert other.index.hash != corpus.index.hash
+    other_corpus = build(source_of(["else", "more"]), "bytes", tmp_path / "other", show=False)
+    assert other_corpus.index.hash != corpus.index.hash
 
 
 def test_bytes_per_token(tmp_path: Path) -> None:
-    corpus = build(of(["abc", "défg"]), "bytes", tmp_path / "c", show=False)
+    corpus = build(source_of(["abc", "défg"]), "bytes", tmp_path / "c", show=False)
     assert corpus.split("train", 0).bytes_per_token == 8 / 10
 
 
@@ -90,7 +97,7 @@ def test_a_corrupt_shard_is_named_and_refused(corpus: Corpus) -> None:
     open_corpus(corpus.path, verify="sizes")
 
 
-def test_damage_that_keeps_the_time_of_change_is_found_by_always(corpus: Corpus) -> None:
+def test_damage_with_an_old_modification_time_is_found_by_always(corpus: Corpus) -> None:
     open_corpus(corpus.path)
     shard = corpus.path / "shard-00000.bin"
     state = shard.stat()
@@ -103,7 +110,7 @@ def test_damage_that_keeps_the_time_of_change_is_found_by_always(corpus: Corpus)
         open_corpus(corpus.path, verify="always")
 
 
-def test_hashes_are_compared_once(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hashes_are_verified_once(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         pytest.fail("hashed again")
 
@@ -114,20 +121,20 @@ def test_hashes_are_compared_once(corpus: Corpus, monkeypatch: pytest.MonkeyPatc
         open_corpus(corpus.path)
 
 
-def test_what_is_remembered_may_be_nonsense(corpus: Corpus) -> None:
+def test_an_invalid_verification_record_is_ignored(corpus: Corpus) -> None:
     for nonsense in ("nonsense", "[]", json.dumps({"hash": corpus.index.hash, "stamps": []})):
         (corpus.path / VERIFIED).write_text(nonsense)
         assert open_corpus(corpus.path).index == corpus.index
 
 
-def test_a_folder_that_cannot_remember_is_checked_each_time(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_corpus_is_verified_each_time(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     (corpus.path / VERIFIED).unlink()
     monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(PermissionError))
     open_corpus(corpus.path)
     assert not (corpus.path / VERIFIED).exists()
 
 
-def test_missing_short_and_changed_files(corpus: Corpus) -> None:
+def test_missing_truncated_and_changed_files(corpus: Corpus) -> None:
     table = corpus.path / "documents.bin"
     data = table.read_bytes()
     table.write_bytes(data[:-1])
@@ -161,21 +168,53 @@ def test_a_damaged_index(corpus: Corpus) -> None:
         open_corpus(corpus.path)
 
 
-def test_the_tokenizer_is_the_one_it_was_made_with(corpus: Corpus) -> None:
+def test_a_replaced_tokenizer_is_refused(corpus: Corpus) -> None:
     assert corpus.tokenizer == Bytes()
     (corpus.path / "keysift_tokenizer.json").unlink()
     bpe.train(["other"], vocab_size=258).save(corpus.path)
-    with refuses("is not the one the corpus was made with"):
+    with refuses("is not the one the corpus was built with"):
         _ = corpus.tokenizer
 
 
 def test_refusals(corpus: Corpus) -> None:
-    for share in (-0.1, 1.0):
-        with refuses("val_fraction is a share of the documents, at least 0 and below 1"):
-            corpus.split("train", share)
+    for val_fraction in (-0.1, 1.0):
+        with refuses("val_fraction is a fraction of the documents, at least 0 and below 1"):
+            corpus.split("train", val_fraction)
     with refuses("val_fraction=0 leaves no validation set"):
         corpus.split("val", 0)
     split = corpus.split("train", 0)
     for start, stop in ((-1, 2), (2, 2), (0, split.tokens + 1)):
-        with refuses(f"has tokens 0 to {split.tokens}, got a reading from {start} to {stop}"):
+        with refuses(f"has tokens 0 to {split.tokens}, got a range from {start} to {stop}"):
             split.read(start, stop)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"shard_tokens": 0},
+        {"shard_tokens": -1},
+        {"shard_tokens": 5},
+        {"files": []},
+        {"tokens": 10**15},
+        {"documents": 0},
+    ],
+    ids=str,
+)
+def test_an_index_that_does_not_fit_its_files_is_refused(corpus: Corpus, changes: dict[str, Any]) -> None:
+    """Also if its own hash is right."""
+    data = json.loads((corpus.path / INDEX).read_text()) | changes
+    del data["sha256"]
+    digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+    (corpus.path / INDEX).write_text(json.dumps({**data, "sha256": digest}))
+    with refuses(r"index.json lists \d+ files that do not fit"):
+        open_corpus(corpus.path)
+
+
+def test_a_table_of_documents_that_does_not_cover_the_tokens_is_refused(corpus: Corpus) -> None:
+    for change in (lambda ends: ends[::-1], lambda ends: ends - 1, lambda ends: ends * 0):
+        table = np.array(corpus.table)
+        table["end"] = change(table["end"])
+        broken = Corpus(corpus.path, corpus.index)
+        broken.table = table
+        with refuses("documents.bin does not divide"):
+            broken.split("train")

@@ -1,4 +1,4 @@
-"""Decoding token by token gives what decoding all at once gives, for every kind of tokenizer."""
+"""Incremental decoding gives the same text as decoding all tokens at once, for every kind of tokenizer."""
 
 import random
 from collections.abc import Iterable
@@ -7,9 +7,10 @@ import pytest
 from tokenizers import Tokenizer as Engine
 from tokenizers import decoders, models, pre_tokenizers
 
-from keysift.data import bpe
-from keysift.data.decoder import WindowDecoder, byte_letters
-from keysift.data.tokenizer import Bytes, Tokenizer
+from keysift.data.tokenizers import bpe
+from keysift.data.tokenizers.base import Tokenizer
+from keysift.data.tokenizers.bytes import Bytes
+from keysift.data.tokenizers.decoder import WindowDecoder, byte_letters
 from tests.refusals import refuses
 
 TEXT = "One déjà-vu — 日本語 🙂🙂 \N{ZERO WIDTH JOINER} and\nso  on. " * 3
@@ -20,14 +21,14 @@ def byte_level() -> bpe.BPE:
 
 
 def with_added_tokens() -> bpe.BPE:
-    found = byte_level()
-    found.engine.add_tokens(["<tool call>", "日本"])
-    found.engine.add_special_tokens(["<|user|>"])
-    return bpe.BPE(found.engine, end=bpe.END, name="added")
+    trained = byte_level()
+    trained.engine.add_tokens(["<tool call>", "日本"])
+    trained.engine.add_special_tokens(["<|user|>"])
+    return bpe.BPE(trained.engine, end=bpe.END, name="added")
 
 
 def byte_fallback() -> bpe.BPE:
-    """As Llama and Gemma spell: ▁ for a blank, unknown characters byte by byte."""
+    """A tokenizer like those of Llama and Gemma: ▁ for a space, byte tokens for unknown characters."""
     words = ["▁", "▁One", "▁and", "so", "on", ".", "\n", "vu", "é"]
     pieces = [bpe.END, *(f"<0x{byte:02X}>" for byte in range(256)), *words]
     engine = Engine(models.BPE({piece: at for at, piece in enumerate(pieces)}, [], byte_fallback=True, unk_token=None))
@@ -46,44 +47,44 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     return KINDS[request.param]()
 
 
-def one_by_one(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
+def decode_incrementally(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
     decoder = tokenizer.decoder()
     return "".join([decoder.add(token) for token in ids] + [decoder.end()])
 
 
-def test_a_text_comes_back(tokenizer: Tokenizer) -> None:
+def test_decoding_restores_the_text(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode(TEXT)
-    assert tokenizer.decode(ids) == TEXT, "the tokenizer of this test loses text"
-    assert one_by_one(tokenizer, ids) == TEXT
+    assert tokenizer.decode(ids) == TEXT, "the tokenizer itself must be lossless"
+    assert decode_incrementally(tokenizer, ids) == TEXT
     ends = [tokenizer.end_id, *ids[:20], tokenizer.end_id, *ids[20:], tokenizer.end_id]
-    assert one_by_one(tokenizer, ends) == TEXT
+    assert decode_incrementally(tokenizer, ends) == TEXT
 
 
-# Not "fallback": its decoder spells bytes that are no text one way or the other, depending on what follows.
+# Not "fallback": how its decoder shows invalid UTF-8 depends on the tokens that follow.
 @pytest.mark.parametrize("kind", ["bytes", "byte level", "added"])
-def test_any_ids_give_what_decode_gives(kind: str) -> None:
+def test_random_ids_decode_to_the_same_text(kind: str) -> None:
     tokenizer = KINDS[kind]()
     rng = random.Random(0)
     for _ in range(200):
         ids = [rng.randrange(tokenizer.vocab_size) for _ in range(60)]
-        assert one_by_one(tokenizer, ids) == tokenizer.decode(ids)
+        assert decode_incrementally(tokenizer, ids) == tokenizer.decode(ids)
 
 
-def test_bytes_that_never_become_text_are_given_soon() -> None:
+def test_invalid_utf8_is_not_withheld() -> None:
     tokenizer = byte_fallback()
     decoder = tokenizer.decoder()
-    given = [decoder.add(tokenizer.engine.token_to_id("<0xC3>")) for _ in range(100)]
-    assert len("".join(given)) >= 90
+    pieces = [decoder.add(tokenizer.engine.token_to_id("<0xC3>")) for _ in range(100)]
+    assert len("".join(pieces)) >= 90
 
 
-def test_letters_of_bytes_are_those_of_the_tokenizers_package() -> None:
+def test_byte_letters_match_the_tokenizers_package() -> None:
     assert sorted(byte_letters()) == sorted(pre_tokenizers.ByteLevel.alphabet())
     assert sorted(byte_letters().values()) == list(range(256))
 
 
-def test_text_that_is_no_utf8_and_ids_that_are_no_tokens_are_refused(tokenizer: Tokenizer) -> None:
+def test_invalid_text_and_invalid_ids_are_refused(tokenizer: Tokenizer) -> None:
     for encode in (tokenizer.encode, tokenizer.encode_array):
-        with refuses("not UTF-8: character 1 is .*half of a surrogate pair"):
+        with refuses("not UTF-8: character 1 is .*a lone surrogate"):
             encode("a\udcff")
     with refuses("ids 0 to"):
         tokenizer.decoder().add(tokenizer.vocab_size)
@@ -91,8 +92,8 @@ def test_text_that_is_no_utf8_and_ids_that_are_no_tokens_are_refused(tokenizer: 
         tokenizer.decode([-1])
 
 
-def test_a_token_is_the_same_work_however_long_the_text_is() -> None:
-    """Counted, not timed: the tokens that are decoded for one."""
+def test_a_token_takes_the_same_work_in_a_long_text() -> None:
+    """Counts the tokens that are decoded again for each new token."""
     decoded = []
 
     def decode(ids: list[int]) -> str:

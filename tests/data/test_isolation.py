@@ -1,4 +1,4 @@
-"""A numpy.py or random.py beside the user's text is never imported."""
+"""A numpy.py or random.py in the working folder is never imported."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 _BUILD = """
 from keysift.data import workers
-from keysift.data.tokenizer import Bytes
+from keysift.data.tokenizers.bytes import Bytes
 chunks = [["some text"], ["more"], ["and more"]]
 assert [ids.tolist() for chunk in workers.encode_chunks(Bytes(), chunks, 2) for ids in chunk]
 """
@@ -15,17 +15,17 @@ assert [ids.tolist() for chunk in workers.encode_chunks(Bytes(), chunks, 2) for 
 def test_workers_import_nothing_from_the_working_folder(tmp_path: Path) -> None:
     for name in ("numpy", "random", "pickle", "signal", "keysift"):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').write({name!r})\n")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-P", "-c", _BUILD], check=False, cwd=tmp_path, capture_output=True, text=True
     )
     assert not (tmp_path / "ran").exists(), (tmp_path / "ran").read_text()
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
 
 
 def test_python_m_keysift_imports_nothing_from_the_working_folder(tmp_path: Path) -> None:
     for name in ("numpy", "random", "torch", "rich", "tyro", "json"):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').write({name!r})\n")
     command = [sys.executable, "-m", "keysift", "data", "build", "abcdigits:documents=20", "--out", "c"]
-    done = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True)
+    process = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True)
     assert not (tmp_path / "ran").exists(), (tmp_path / "ran").read_text()
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr

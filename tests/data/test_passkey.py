@@ -1,17 +1,17 @@
-"""Passkey texts: the number stands where it should, once in the haystack, and is asked at the end."""
+"""Passkey texts: the number appears at its depth, and the question is at the end."""
 
 import pytest
 
-from keysift.data import passkey
-from keysift.data.tokenizer import Bytes
+from keysift.data.tasks import passkey
+from keysift.data.tokenizers.bytes import Bytes
 from tests.refusals import refuses
 
 
-def test_the_text_as_a_reader_sees_it() -> None:
-    asked = passkey.instance(2, 0.5, digits=3)
-    key = asked.answer
+def test_an_example_text() -> None:
+    instance = passkey.instance(2, 0.5, digits=3)
+    key = instance.answer
     assert len(key) == 3
-    assert asked.prompt + key == (
+    assert instance.prompt + key == (
         "A passkey is hidden in the text that follows. Find it and remember it.\n"
         "The grass is green. The sky is blue. The sun is bright. Here we go. There and back again.\n"
         f"The passkey is {key}. Remember it: {key} is the passkey.\n"
@@ -20,7 +20,7 @@ def test_the_text_as_a_reader_sees_it() -> None:
     )
 
 
-def test_depth_moves_the_needle_and_the_number_differs() -> None:
+def test_depth_moves_the_needle_and_instances_differ() -> None:
     places = [passkey.instance(50, depth).prompt.index("Remember it:") for depth in (0.0, 0.3, 0.9, 1.0)]
     assert places == sorted(set(places))
     assert len({passkey.instance(3, 0.5, number=n).answer for n in range(20)}) > 15
@@ -29,8 +29,8 @@ def test_depth_moves_the_needle_and_the_number_differs() -> None:
 
 @pytest.mark.parametrize("budget", [300, 1000, 4096])
 def test_the_budget_is_used_up(budget: int) -> None:
-    asked = passkey.within(Bytes(), budget, 0.5)
-    used = len(asked.prompt) + len(asked.answer)
+    instance = passkey.within(Bytes(), budget, 0.5)
+    used = len(instance.prompt) + len(instance.answer)
     assert budget - len(passkey.FILLER) < used <= budget
 
 

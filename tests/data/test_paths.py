@@ -1,4 +1,4 @@
-"""Folders and globs of other people: links in circles, archives, bombs, deep trees; each file is read once."""
+"""Untrusted folders and globs: link cycles, archives, compression bombs, deep trees. Each file is read once."""
 
 import gzip
 import io
@@ -19,7 +19,7 @@ def names(spec: Path | str) -> list[str]:
     return [path.name for path in LocalFiles(str(spec)).paths]
 
 
-def test_links_that_lead_in_circles_end_and_multiply_nothing(tmp_path: Path) -> None:
+def test_link_cycles_end_and_files_are_read_once(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "one.txt").write_text("one")
     (tmp_path / "a" / "b" / "two.txt").write_text("two")
@@ -41,20 +41,20 @@ def test_a_link_to_a_folder_elsewhere_is_followed(tmp_path: Path) -> None:
     assert names(tmp_path / "texts") == ["x.md"]
 
 
-def test_a_tree_deeper_than_python_can_follow(tmp_path: Path) -> None:
-    here = tmp_path
+def test_a_tree_deeper_than_the_recursion_limit(tmp_path: Path) -> None:
+    folder = tmp_path
     for _ in range(1200):
-        here = here / "d"
-        here.mkdir()
-    (here / "x.txt").write_text("x")
+        folder = folder / "d"
+        folder.mkdir()
+    (folder / "x.txt").write_text("x")
     assert names(tmp_path) == ["x.txt"]
-    (here / "x.txt").unlink()
-    while here != tmp_path:  # pytest's own tidying cannot follow it
-        here.rmdir()
-        here = here.parent
+    (folder / "x.txt").unlink()
+    while folder != tmp_path:  # pytest cannot remove a tree this deep
+        folder.rmdir()
+        folder = folder.parent
 
 
-def test_globs_skip_hidden_names_unless_they_say_so(tmp_path: Path) -> None:
+def test_globs_skip_hidden_names_unless_the_pattern_starts_with_a_dot(tmp_path: Path) -> None:
     for name in ("a.txt", ".b.txt"):
         (tmp_path / name).write_text("x")
     (tmp_path / ".git").mkdir()
@@ -65,70 +65,71 @@ def test_globs_skip_hidden_names_unless_they_say_so(tmp_path: Path) -> None:
         names(tmp_path / "nothing.txt")
 
 
-def packed(path: Path, data: bytes) -> None:
+def write_gzip(path: Path, data: bytes) -> None:
     path.write_bytes(gzip.compress(data))
 
 
-def test_of_compressed_files_a_folder_gives_those_that_are_text(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_compressed_files_with_text_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     text = "déjà vu, "
-    packed(folder / "notes.gz", (text * 900).encode())
-    packed(folder / "log.1.gz", (text * 90).encode())
-    packed(folder / "page.html.gz", b"<p>")
+    write_gzip(folder / "notes.gz", (text * 900).encode())
+    write_gzip(folder / "log.1.gz", (text * 90).encode())
+    write_gzip(folder / "page.html.gz", b"<p>")
     array = io.BytesIO()
     np.save(array, np.arange(9.0))
-    packed(folder / "x.npy.gz", array.getvalue())
-    packed(folder / "empty.gz", b"")
-    packed(folder / "zeros.gz", bytes(90))
+    write_gzip(folder / "x.npy.gz", array.getvalue())
+    write_gzip(folder / "empty.gz", b"")
+    write_gzip(folder / "zeros.gz", bytes(90))
     (folder / "damaged.gz").write_bytes(b"no gzip at all")
     with tarfile.open(folder / "y.tar.gz", "w:gz") as archive:
         archive.add(folder / "notes.gz", "notes.gz")
     assert names(folder) == ["empty.gz", "log.1.gz", "notes.gz", "page.html.gz"]
     build(str(folder), "bytes", tmp_path / "c")
-    said = capsys.readouterr().err
+    stderr = capsys.readouterr().err
     assert all(
-        f"{name}: it is compressed, and not text" in said for name in ("x.npy.gz", "y.tar.gz", "zeros.gz", "damaged.gz")
+        f"{name}: it is compressed and not text" in stderr
+        for name in ("x.npy.gz", "y.tar.gz", "zeros.gz", "damaged.gz")
     )
     with refuses("is not UTF-8 text"):
         list(LocalFiles(str(folder / "x.npy.gz")).documents())
 
 
 @pytest.mark.parametrize("name", ["bomb.txt.gz", pytest.param("bomb.jsonl.gz", marks=pytest.mark.slow)])
-def test_a_bomb_has_a_limit(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compression_bomb_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "FREE_UNPACKED", 2**18)
     monkeypatch.setattr(files, "_PIECE", 2**16)
-    monkeypatch.setattr(files, "MOST_UNPACKED", 20)
+    monkeypatch.setattr(files, "MAX_RATIO", 20)
     bomb = b"0" * 2**25
-    packed(tmp_path / name, bomb)
+    write_gzip(tmp_path / name, bomb)
     with refuses(r"\.gz: its first [0-9,]+ bytes unpack to 327,680, more than 20 times as much; if that"):
         for _ in LocalFiles(str(tmp_path / name)).documents():
-            pytest.fail("some of it was handed on, to be tokenised")
-    honest = b"".join(b'{"text": "%03d"}\n' % number for number in np.random.default_rng(0).integers(0, 999, 17_000))
-    packed(tmp_path / name, honest + bomb)
+            pytest.fail("a document was returned before the limit was checked")
+    normal_lines = b"".join(
+        b'{"text": "%03d"}\n' % number for number in np.random.default_rng(0).integers(0, 999, 17_000)
+    )
+    write_gzip(tmp_path / name, normal_lines + bomb)
     tracemalloc.start()
     with refuses("unpack to [0-9,]+, more than 20 times as much"):
         for _ in LocalFiles(str(tmp_path / name)).documents():
             pass
-    assert tracemalloc.get_traced_memory()[1] < 2**24, "all of it was held, and only then refused"
+    assert tracemalloc.get_traced_memory()[1] < 2**24, "the file was unpacked completely before it was refused"
     tracemalloc.stop()
-    packed(tmp_path / name, b'{"text": "0"}\n' * 2**14)
+    write_gzip(tmp_path / name, b'{"text": "0"}\n' * 2**14)
     assert sum(len(document.text) for document in LocalFiles(str(tmp_path / name)).documents()) >= 2**14
 
 
 @pytest.mark.parametrize("name", ["a.txt.gz", "a.jsonl.gz", "a.txt"])
-def test_progress_counts_what_is_read(name: str, tmp_path: Path) -> None:
+def test_progress_counts_bytes_read(name: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     lines = b"".join(b'{"text": "%d"}\n\n' % number for number in rng.integers(0, 2**60, 20_000))
     if name.endswith(".gz"):
-        packed(tmp_path / name, lines)
+        write_gzip(tmp_path / name, lines)
     else:
         (tmp_path / name).write_bytes(lines)
     (tmp_path / "b.txt").write_bytes(lines)
     source = LocalFiles(str(tmp_path))
-    places = [source.position for _ in source.documents()]
-    assert places == sorted(places)
-    assert 0 < places[0] < source.size / 2
+    positions = [source.position for _ in source.documents()]
+    assert positions == sorted(positions)
+    assert 0 < positions[0] < source.size / 2
     assert source.position == source.size == sum(path.stat().st_size for path in tmp_path.iterdir())

@@ -1,3 +1,5 @@
+"""Building corpora: shards, worker processes, cache, full disks, killed builds."""
+
 import os
 import resource
 import shutil
@@ -12,11 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keysift.data import Bytes, Corpus, Document, Tokenizer, bpe, build, open_corpus, prepare, shards
+from keysift.data import Bytes, Corpus, Document, Tokenizer, build, open_corpus, prepare, shards
+from keysift.data.documents import Generated, Source
 from keysift.data.shards import cache_folder
-from keysift.data.sources import Generated, Source
+from keysift.data.tokenizers import bpe
 from tests.refusals import refuses
-from tests.train.crash_points import child, watch
+from tests.train.crash_points import run_forked, watch_changes
 
 
 class Texts:
@@ -28,15 +31,18 @@ class Texts:
         return Document(f"text {number}", self.texts[number])
 
 
-def of(texts: list[str]) -> Source:
-    class Listed(Generated):
+def source_of(texts: list[str]) -> Source:
+    """A source with these documents."""
+
+    class TextSource(Generated):
         def identity(self) -> dict[str, object]:
             return {"texts": texts}
 
-    return Listed("texts", Texts(texts))
+    return TextSource("texts", Texts(texts))
 
 
-def everything(corpus: Corpus) -> list[int]:
+def all_tokens(corpus: Corpus) -> list[int]:
+    """All tokens of the corpus."""
     return [int(i) for i in corpus.read(0, corpus.index.tokens)]
 
 
@@ -45,33 +51,33 @@ def everything(corpus: Corpus) -> list[int]:
 def test_documents_joined_by_the_end_token(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], shard_tokens: int
 ) -> None:
-    kept = [text for text in texts if text]
-    if not kept:
+    non_empty = [text for text in texts if text]
+    if not non_empty:
         return
-    corpus = build(of(texts), "bytes", tmp_path_factory.mktemp("c") / "c", shard_tokens=shard_tokens, show=False)
-    wanted = [i for text in kept for i in (*text.encode(), 256)]
-    assert everything(corpus) == wanted
+    corpus = build(source_of(texts), "bytes", tmp_path_factory.mktemp("c") / "c", shard_tokens=shard_tokens, show=False)
+    expected = [i for text in non_empty for i in (*text.encode(), 256)]
+    assert all_tokens(corpus) == expected
     index = corpus.index
-    assert (index.tokens, index.documents) == (len(wanted), len(kept))
-    assert index.text_bytes == sum(len(text.encode()) for text in kept)
+    assert (index.tokens, index.documents) == (len(expected), len(non_empty))
+    assert index.text_bytes == sum(len(text.encode()) for text in non_empty)
     assert [file.size for file in index.files[1:-1]] == [2 * shard_tokens] * (len(index.files) - 2)
-    for start in range(0, len(wanted), 7):
-        assert corpus.read(start, min(start + 5, len(wanted))).tolist() == wanted[start : start + 5]
+    for start in range(0, len(expected), 7):
+        assert corpus.read(start, min(start + 5, len(expected))).tolist() == expected[start : start + 5]
 
 
-def test_processes_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_workers_does_not_change_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "_CHUNK", 300)
     texts = [f"def f{i}(x):\n    return x + {i}\n" * (i % 7 + 1) for i in range(60)]
     tokenizer = bpe.train(texts, vocab_size=280)
-    one = build(of(texts), tokenizer, tmp_path / "one", workers=1, show=False)
-    three = build(of(texts), tokenizer, tmp_path / "three", workers=3, show=False)
-    assert one.index == three.index
-    assert everything(one) == everything(three)
-    assert tokenizer.decode(everything(one)) == "".join(texts)
+    sequential = build(source_of(texts), tokenizer, tmp_path / "sequential", workers=1, show=False)
+    parallel = build(source_of(texts), tokenizer, tmp_path / "parallel", workers=3, show=False)
+    assert sequential.index == parallel.index
+    assert all_tokens(sequential) == all_tokens(parallel)
+    assert tokenizer.decode(all_tokens(sequential)) == "".join(texts)
 
 
 class Dies(Bytes):
-    """Encodes here, and ends the worker process it is sent to."""
+    """Works in this process. A worker process exits when it unpickles it."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return os._exit, (3,)
@@ -79,18 +85,18 @@ class Dies(Bytes):
 
 def test_a_worker_that_dies_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "_CHUNK", 1)
-    with refuses(r"a process tokenising with bytes died \(exit code 3\)"):
-        build(of(["a"] * 20), Dies(), tmp_path / "c", workers=2, show=False)
+    with refuses(r"a process that tokenizes with bytes died \(exit code 3\)"):
+        build(source_of(["a"] * 20), Dies(), tmp_path / "c", workers=2, show=False)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_tokenizer_that_cannot_travel_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Here(Bytes):
+def test_a_tokenizer_that_cannot_be_pickled_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class LocalClass(Bytes):
         pass
 
     monkeypatch.setattr(shards, "_CHUNK", 1)
     with refuses("bytes cannot be sent to other processes .* pass workers=1"):
-        build(of(["a", "b"]), Here(), tmp_path / "c", workers=2, show=False)
+        build(source_of(["a", "b"]), LocalClass(), tmp_path / "c", workers=2, show=False)
 
 
 def test_wide_ids(tmp_path: Path) -> None:
@@ -98,20 +104,20 @@ def test_wide_ids(tmp_path: Path) -> None:
         vocab_size = 2**16 + 1
         end_id = 2**16
 
-    corpus = build(of(["ab"]), Wide(), tmp_path / "c", show=False)
-    assert everything(corpus) == [97, 98, 2**16]
+    corpus = build(source_of(["ab"]), Wide(), tmp_path / "c", show=False)
+    assert all_tokens(corpus) == [97, 98, 2**16]
     assert corpus.index.dtype == "uint32"
 
 
-def test_the_same_is_reused_and_another_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = of(["one", "two"])
+def test_the_same_corpus_is_reused_and_another_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = source_of(["one", "two"])
     first = build(source, "bytes", tmp_path / "c", show=False)
-    before = (tmp_path / "c" / "shard-00000.bin").stat().st_ino
+    inode = (tmp_path / "c" / "shard-00000.bin").stat().st_ino
     assert build(source, Bytes(), tmp_path / "c", show=False).index == first.index
-    assert (tmp_path / "c" / "shard-00000.bin").stat().st_ino == before
-    for other, tokenizer in ((of(["three"]), "bytes"), (source, "bpe:260")):
+    assert (tmp_path / "c" / "shard-00000.bin").stat().st_ino == inode
+    for other_source, tokenizer in ((source_of(["three"]), "bytes"), (source, "bpe:260")):
         with refuses(r"holds another corpus \(texts with bytes\)"):
-            build(other, tokenizer, tmp_path / "c", show=False)
+            build(other_source, tokenizer, tmp_path / "c", show=False)
     (tmp_path / "d").mkdir()
     assert build(source, "bytes", tmp_path / "d", show=False).index == first.index
     (tmp_path / "e").mkdir()
@@ -120,19 +126,19 @@ def test_the_same_is_reused_and_another_is_refused(tmp_path: Path, monkeypatch: 
         build(source, "bytes", tmp_path / "e", show=False)
 
 
-def test_another_process_may_finish_first(tmp_path: Path) -> None:
+def test_a_concurrent_build_may_finish_first(tmp_path: Path) -> None:
     texts = ["one", "two"]
 
-    class Slow(Texts):
+    class BuildsMeanwhile(Texts):
         def document(self, number: int) -> Document:
             if number == 1:
-                build(of(texts), "bytes", tmp_path / "c", show=False)
+                build(source_of(texts), "bytes", tmp_path / "c", show=False)
             return super().document(number)
 
-    late = of(texts)
-    assert isinstance(late, Generated)
-    late.recipe = Slow(texts)
-    assert everything(build(late, "bytes", tmp_path / "c", show=False)) == everything(open_corpus(tmp_path / "c"))
+    source = source_of(texts)
+    assert isinstance(source, Generated)
+    source.recipe = BuildsMeanwhile(texts)
+    assert all_tokens(build(source, "bytes", tmp_path / "c", show=False)) == all_tokens(open_corpus(tmp_path / "c"))
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
@@ -150,14 +156,14 @@ def test_prepare_uses_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert prepare(str(small.path)).tokenizer.hash == small.tokenizer.hash
     assert prepare(str(small.path), "bpe:258").index == small.index
     assert prepare(str(small.path), str(small.path)).index == small.index
-    for wanted in ("bytes", Bytes(), "bpe:300"):
-        with refuses("was made with bpe:258, not b"):
-            prepare(str(small.path), wanted)
+    for tokenizer in ("bytes", Bytes(), "bpe:300"):
+        with refuses("was built with bpe:258, not b"):
+            prepare(str(small.path), tokenizer)
     text.write_text("other words\n\n" * 200)
     assert prepare(str(text), show=False).path != corpus.path
 
 
-def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_location_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KEYSIFT_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     assert cache_folder() == Path("/somewhere/keysift")
@@ -166,26 +172,26 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_refusals(tmp_path: Path) -> None:
-    with refuses("texts holds no text at all"):
-        build(of(["", ""]), "bytes", tmp_path / "c", show=False)
+    with refuses("texts holds no text"):
+        build(source_of(["", ""]), "bytes", tmp_path / "c", show=False)
     with refuses("text 1: the text is not UTF-8: character 2"):
-        build(of(["fine", "ab\ud800"]), "bytes", tmp_path / "c", show=False)
+        build(source_of(["fine", "ab\ud800"]), "bytes", tmp_path / "c", show=False)
     with refuses("written bpe:SIZE, e.g. bpe:8192; got 'bpe:big'"):
-        build(of(["a"]), "bpe:big", tmp_path / "c", show=False)
+        build(source_of(["a"]), "bpe:big", tmp_path / "c", show=False)
     with refuses("shard_tokens and workers must be at least 1, got 0 and None"):
-        build(of(["a"]), "bytes", tmp_path / "c", shard_tokens=0, show=False)
+        build(source_of(["a"]), "bytes", tmp_path / "c", shard_tokens=0, show=False)
     (tmp_path / "file").touch()
     with refuses("cannot be written"):
-        build(of(["a"]), "bytes", tmp_path / "file" / "c", show=False)
+        build(source_of(["a"]), "bytes", tmp_path / "file" / "c", show=False)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_no_files(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, hard))
     try:
         with refuses("cannot be written .*; nothing was left behind"):
-            build(of(["a" * 2**21]), "bytes", tmp_path / "c", show=False)
+            build(source_of(["a" * 2**21]), "bytes", tmp_path / "c", show=False)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list(tmp_path.iterdir()) == []
@@ -203,7 +209,7 @@ build("abcdigits:documents=1500", "bpe:262", Path(sys.argv[1]), workers=2, show=
 
 @pytest.mark.parametrize("moment", ["training", "writing", 0.1, 0.3, 0.6])
 @pytest.mark.slow
-def test_kill_9_leaves_no_half_corpus(tmp_path: Path, moment: str | float) -> None:
+def test_sigkill_leaves_no_partial_corpus(tmp_path: Path, moment: str | float) -> None:
     out = tmp_path / "c"
     command = [sys.executable, "-c", BUILD, str(out)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
@@ -212,8 +218,8 @@ def test_kill_9_leaves_no_half_corpus(tmp_path: Path, moment: str | float) -> No
     if isinstance(moment, float):
         time.sleep(moment)
     else:
-        awaited = ".c.writing-*" if moment == "training" else ".c.writing-*/shard-00000.bin"
-        while not list(tmp_path.glob(awaited)):
+        pattern = ".c.writing-*" if moment == "training" else ".c.writing-*/shard-00000.bin"
+        while not list(tmp_path.glob(pattern)):
             time.sleep(0.001)
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -224,20 +230,20 @@ def test_kill_9_leaves_no_half_corpus(tmp_path: Path, moment: str | float) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
-def test_a_build_under_way_elsewhere_is_left_alone(tmp_path: Path) -> None:
-    running = tmp_path / f".c.writing-{socket.gethostname()}-1-x"  # process 1 is alive and not ours
+def test_files_of_a_running_build_are_kept(tmp_path: Path) -> None:
+    running = tmp_path / f".c.writing-{socket.gethostname()}-1-x"  # process 1 is running and is not this process
     running.mkdir()
-    build(of(["a"]), "bytes", tmp_path / "c", show=False)
+    build(source_of(["a"]), "bytes", tmp_path / "c", show=False)
     assert running.is_dir()
 
 
-def test_a_tokenizer_of_ones_own(tmp_path: Path) -> None:
+def test_a_tokenizer_object(tmp_path: Path) -> None:
     tokenizer: Tokenizer = Bytes()
-    assert everything(build(of(["hi"]), tokenizer, tmp_path / "c", show=False)) == [104, 105, 256]
+    assert all_tokens(build(source_of(["hi"]), tokenizer, tmp_path / "c", show=False)) == [104, 105, 256]
 
 
-def test_what_cannot_fit_is_refused_before_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with refuses(r"abcdigits would take about [\d,.]+ GB and .* GB free; ask for less"):
+def test_a_corpus_larger_than_the_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with refuses(r"abcdigits would take about [\d,.]+ GB and .* GB free; use less text"):
         build("abcdigits:documents=1000000000000000", "bytes", tmp_path / "c")
     with refuses("2 to 18 digits, got n_digits 1000000"):
         build("abcdigits:n_digits=1000000", "bytes", tmp_path / "c")
@@ -253,63 +259,87 @@ def test_what_cannot_fit_is_refused_before_it_is_written(tmp_path: Path, monkeyp
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "c2000"]
 
 
-def test_a_vocabulary_beyond_32_bits(tmp_path: Path) -> None:
+def test_a_vocabulary_beyond_32_bits_is_refused(tmp_path: Path) -> None:
     with refuses("ids have 32 bits; got vocab_size 999999999999999999"):
         build("abcdigits:documents=3", f"bpe:{'9' * 18}", tmp_path / "c")
 
 
-def test_killed_at_any_moment_a_build_leaves_a_whole_corpus_or_none(tmp_path: Path) -> None:
-    moments = 0
-    for moment in range(200):
-        folder = tmp_path / str(moment)
+def test_sigkill_before_any_change_leaves_a_complete_corpus_or_none(tmp_path: Path) -> None:
+    changes = 0
+    for change in range(200):
+        folder = tmp_path / str(change)
         folder.mkdir()
 
-        def work(folder: Path = folder, moment: int = moment) -> None:
-            left = moment
+        def work(folder: Path = folder, change: int = change) -> None:
+            remaining = change
 
-            def see(event: str) -> None:
-                nonlocal left
-                if left == 0:
+            def on_change(event: str) -> None:
+                nonlocal remaining
+                if remaining == 0:
                     os.kill(os.getpid(), signal.SIGKILL)
-                left -= 1
+                remaining -= 1
 
-            watch(folder, see)
+            watch_changes(folder, on_change)
             build("abcdigits:documents=30", "bytes", folder / "c", show=False)
 
-        ended = child(work)
+        exit_code = run_forked(work)
         if (folder / "c").exists():
             assert open_corpus(folder / "c", verify="always").index.documents == 30
         assert build("abcdigits:documents=30", "bytes", folder / "c", show=False).index.documents == 30
         assert [path.name for path in folder.iterdir()] == ["c"]
-        moments += 1
-        if ended == 0:
+        changes += 1
+        if exit_code == 0:
             break
-    assert ended == 0
-    assert moments > 5, "too few moments were tried"
+    assert exit_code == 0
+    assert changes > 5, "too few changes were tested"
 
 
-def test_a_reader_between_any_two_changes_meets_a_whole_corpus_or_none(tmp_path: Path) -> None:
-    seen, out = tmp_path / "seen", tmp_path / "place" / "c"
+def test_a_concurrent_reader_sees_a_complete_corpus_or_none(tmp_path: Path) -> None:
+    log, out = tmp_path / "seen", tmp_path / "place" / "c"
 
     def work() -> None:
-        reading = False
+        inside_reader = False
 
-        def see(event: str) -> None:
-            nonlocal reading
-            if reading:  # the reader notes beside the corpus that its hashes were right
+        def on_change(event: str) -> None:
+            nonlocal inside_reader
+            if inside_reader:  # the reader itself writes verified.json
                 return
-            reading = True
-            found = open_corpus(out).index.documents if out.exists() else 0
-            with seen.open("a") as file:
-                file.write(f"{found}\n")
-            reading = False
+            inside_reader = True
+            documents = open_corpus(out).index.documents if out.exists() else 0
+            with log.open("a") as file:
+                file.write(f"{documents}\n")
+            inside_reader = False
 
-        watch(out.parent, see)
+        watch_changes(out.parent, on_change)
         build("abcdigits:documents=30", "bytes", out, show=False)
-        see("the end")
+        on_change("the end")
 
-    assert child(work) == 0
-    found = [int(count) for count in seen.read_text().split()]
-    assert found == sorted(found), "first none, then all"
-    assert set(found) == {0, 30}
-    assert found.count(0) > 5, "too few changes were seen"
+    assert run_forked(work) == 0
+    documents = [int(count) for count in log.read_text().split()]
+    assert documents == sorted(documents), "first no corpus, then a complete one"
+    assert set(documents) == {0, 30}
+    assert documents.count(0) > 5, "too few changes were observed"
+
+
+def test_a_cache_that_cannot_be_written_names_its_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_text("x" * 1000)
+    (tmp_path / "home").touch()
+    monkeypatch.delenv("KEYSIFT_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with refuses("cache folder .*home/.cache/keysift cannot be created .*; set KEYSIFT_CACHE to a folder"):
+        prepare(str(tmp_path / "a.txt"), show=False)
+    monkeypatch.setenv("KEYSIFT_CACHE", str(tmp_path / "cache"))
+    corpus = prepare(str(tmp_path / "a.txt"), show=False)
+    monkeypatch.setattr("os.access", lambda *_: False)
+    assert prepare(str(tmp_path / "a.txt"), show=False).path == corpus.path, "a read-only cache can be read"
+    with refuses("the cache folder .* is read-only; set KEYSIFT_CACHE"):
+        prepare("abcdigits:documents=3", show=False)
+    monkeypatch.delenv("KEYSIFT_CACHE")
+    monkeypatch.setattr("pathlib.Path.home", _no_home)
+    with refuses(r"the cache needs a home folder \(none\); set KEYSIFT_CACHE"):
+        prepare("abcdigits:documents=3", show=False)
+
+
+def _no_home() -> Path:
+    raise RuntimeError("none")

@@ -1,3 +1,5 @@
+"""Sources of documents: files, folders, compressed files, parquet, Hugging Face datasets."""
+
 import gzip
 import json
 from contextlib import suppress
@@ -10,9 +12,10 @@ from hypothesis import strategies as st
 from keysift.core.errors import DataError
 from keysift.data import files, find_source
 from keysift.data import sources as module
+from keysift.data.documents import Document, Generated
 from keysift.data.files import LONGEST, LocalFiles, _cut
 from keysift.data.options import options
-from keysift.data.sources import SOURCES, Document, Generated
+from keysift.data.sources import SOURCES
 from tests.refusals import refuses
 
 
@@ -20,7 +23,7 @@ def texts(spec: str | Path) -> list[str]:
     return [document.text for document in find_source(str(spec)).documents()]
 
 
-def test_the_standard_library_is_ten_megabytes_of_python() -> None:
+def test_the_standard_library_has_ten_megabytes() -> None:
     source = find_source("stdlib")
     names = [document.name for document in source.documents()]
     assert source.size is not None
@@ -40,8 +43,8 @@ def test_a_library_file_in_another_encoding_is_left_out(monkeypatch: pytest.Monk
     assert texts("stdlib") == ["x = 1\n"]
 
 
-def test_a_folder_gives_what_somebody_wrote(tmp_path: Path) -> None:
-    """Not what a repository, a run or a built corpus keeps in it, and nothing without a suffix of text."""
+def test_a_folder_gives_only_its_text_files(tmp_path: Path) -> None:
+    """Files of a repository or a run, and files without a text suffix, are left out."""
     for path in ("a.txt", "sub/b.md", ".git/index", ".git/c.txt", "run/train.json", "run/samples/d.txt", "LICENSE"):
         (tmp_path / path).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / path).write_bytes(b"\xff" if path.endswith("index") else path.encode())
@@ -63,7 +66,7 @@ def test_line_ends_are_kept(tmp_path: Path) -> None:
     assert texts(tmp_path / "a.txt") == ["one\r\ntwo\rthrée\n"]
 
 
-def test_few_files_are_cut_so_that_some_can_be_validation(tmp_path: Path) -> None:
+def test_a_single_file_is_split_into_documents(tmp_path: Path) -> None:
     text = "".join(f"paragraph {i} " + "word " * (i % 50) + "\n\n" for i in range(2000))
     (tmp_path / "a.txt").write_text(text)
     parts = texts(tmp_path / "a.txt")
@@ -74,7 +77,7 @@ def test_few_files_are_cut_so_that_some_can_be_validation(tmp_path: Path) -> Non
     assert names[:2] == [f"{tmp_path}/a.txt#0", f"{tmp_path}/a.txt#1"]
 
 
-def test_many_files_are_documents_of_their_own(tmp_path: Path) -> None:
+def test_each_of_many_files_is_a_document(tmp_path: Path) -> None:
     for i in range(20):
         (tmp_path / f"{i:02}.txt").write_text(f"{i}\n\n" * 3000)
     assert len(texts(tmp_path / "*.txt")) == 20
@@ -82,7 +85,7 @@ def test_many_files_are_documents_of_their_own(tmp_path: Path) -> None:
 
 
 @given(st.text(alphabet="aé🙂\n", min_size=1, max_size=4000), st.sampled_from([8, 64, 1024]))
-def test_cutting_loses_nothing_and_breaks_no_character(text: str, section: int) -> None:
+def test_splitting_is_lossless_and_keeps_characters(text: str, section: int) -> None:
     data = text.encode()
     while len(data) >= 2 * section:
         cut = _cut(data, section)
@@ -123,26 +126,26 @@ def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         texts(path)
 
 
-def test_a_parquet_bomb_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parquet_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyarrow
     from pyarrow import parquet
 
     monkeypatch.setattr(files, "FREE_UNPACKED", 2**22)
     path = tmp_path / "a.parquet"
-    once = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 4000, pyarrow.int32()), ["x" * 2**18])
-    parquet.write_table(pyarrow.table({"text": once}), path, compression="zstd")
+    repeated = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 4000, pyarrow.int32()), ["x" * 2**18])
+    parquet.write_table(pyarrow.table({"text": repeated}), path, compression="zstd")
     with refuses(
         f"a.parquet: its {path.stat().st_size:,} bytes unpack to at least [0-9,]+, more than 200 times as much"
     ):
         for _ in find_source(str(path)).documents():
-            pytest.fail("some of it was handed on, to be tokenised")
-    assert pyarrow.default_memory_pool().max_memory() < 2**27, "the rows of a batch were unpacked at once"
+            pytest.fail("a document was returned before the limit was checked")
+    assert pyarrow.default_memory_pool().max_memory() < 2**27, "a whole batch of rows was unpacked at once"
     parquet.write_table(pyarrow.table({"text": ["x" * 2**23]}), path, compression="zstd", use_dictionary=False)
     with refuses("unpack to at least"):
         texts(path)
 
 
-def test_damage_inside_parquet_is_one_line(tmp_path: Path) -> None:
+def test_damaged_parquet_is_refused(tmp_path: Path) -> None:
     import pyarrow
     from pyarrow import parquet
 
@@ -189,7 +192,7 @@ def test_hugging_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         find_source("hf:name")
 
 
-def test_identity_follows_the_files(tmp_path: Path) -> None:
+def test_the_identity_depends_on_the_files(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("one")
     before = find_source(str(path)).identity()
@@ -198,14 +201,14 @@ def test_identity_follows_the_files(tmp_path: Path) -> None:
     assert find_source(str(path)).identity() != before
 
 
-def test_a_source_of_ones_own() -> None:
+def test_a_registered_source() -> None:
     class Numbers:
         documents = 2
 
         def document(self, number: int) -> Document:
             return Document(str(number), f"{number}")
 
-    SOURCES.add("numbers", lambda rest: Generated("numbers", Numbers()))
+    SOURCES.add("numbers", lambda options: Generated("numbers", Numbers()))
     try:
         assert texts("numbers") == ["0", "1"]
     finally:
@@ -232,7 +235,7 @@ def test_refusals(tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"text": \n')
     with refuses("bad.jsonl line 2 is not JSON"):
         texts(tmp_path / "bad.jsonl")
-    for line, told in (
+    for line, message in (
         ('{"body": "a", "id": 1}', "line 1 has no field 'text', got body, id; rename the field"),
         ("[1]", "line 1 is list, not an object"),
         ('{"text": 3}', "line 1 has a int for 'text', which must be a string; drop the row"),
@@ -240,7 +243,7 @@ def test_refusals(tmp_path: Path) -> None:
         ("[" * 100_000, "line 1 is not JSON .*nested too deeply"),
     ):
         (tmp_path / "bad.jsonl").write_text(line)
-        with refuses(told):
+        with refuses(message):
             texts(tmp_path / "bad.jsonl")
     for damage in (b"no gzip", gzip.compress(b"text" * 999)[:-9], b"\x1f\x8b\x08\x00" + b"\xff" * 40):
         (tmp_path / "bad.gz").write_bytes(damage)

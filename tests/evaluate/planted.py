@@ -1,13 +1,13 @@
-"""A Multiscreen whose weights were written by hand: it solves one-hop recall exactly, at any length."""
+"""A Multiscreen with hand-written weights that solves one-hop recall exactly, at any length."""
 
 import torch
 
-from keysift.data.recall import Recall
+from keysift.data.tasks.recall import Recall
 from keysift.models.multiscreen import Multiscreen, MultiscreenConfig
 
 
 def retriever(task: Recall) -> Multiscreen:
-    """One tile reads the letter as query and key and the value as value; a pair of another letter has cosine 0."""
+    """One tile with the letter as query and key and the value as value. Pairs of other letters have cosine 0."""
     letters, values = task.letters, task.values
     width = letters + values
     model = Multiscreen(

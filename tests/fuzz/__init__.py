@@ -1,1 +1,1 @@
-"""A fuzzer of the command line and of every file it reads: python -m tests.fuzz --seconds 120 --seed 0"""
+"""Fuzzer for the command line and every file format it reads: python -m tests.fuzz --seconds 120 --seed 0"""

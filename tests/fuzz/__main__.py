@@ -1,9 +1,10 @@
-"""Run cases until the time is over; one line for each fault, and the counts at the end."""
+"""Fuzz the command line: run the known cases, then random cases until the time is up. Prints faults and counts."""
 
 import argparse
 import json
 import os
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -11,73 +12,86 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz import cases, material, mutate, sandbox
+from keysift.cli.main import VERBS, _main
+from tests.fuzz import cases, inputs, mutate, sandbox
 
-TIMEOUT = 90.0  # seconds of one case; most take well below one
+TIMEOUT = 90.0  # seconds per case; most take less than one
 
 
 def main() -> int:
-    flags = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    flags.add_argument("--seconds", type=float, default=120.0)
-    flags.add_argument("--seed", type=int, default=0)
-    flags.add_argument("--cases", type=int, default=10**9, help="stop after so many")
-    flags.add_argument("--only", type=int, help="run one case by its number, and show what it says")
-    flags.add_argument("--out", type=Path, help="write the counts here as JSON")
-    flags.add_argument("--show", type=Path, help="say in words what --out wrote, and run nothing")
-    asked = flags.parse_args()
-    if asked.show is not None:
-        sys.stdout.write(shown(json.loads(asked.show.read_text())) + "\n")
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=120.0, help="stop after this time")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random cases")
+    parser.add_argument("--cases", type=int, default=10**9, help="stop after this many cases")
+    parser.add_argument("--only", type=int, help="run only the random case with this number, and show its output")
+    parser.add_argument("--out", type=Path, help="write the counts to this JSON file")
+    parser.add_argument("--show", type=Path, help="print the counts in this JSON file as Markdown, and run no cases")
+    args = parser.parse_args()
+    if args.show is not None:
+        sys.stdout.write(markdown(json.loads(args.show.read_text())) + "\n")
         return 0
-    with tempfile.TemporaryDirectory(prefix="keysift-fuzz-") as place:
-        found = fuzz(Path(place), asked.seed, seconds=asked.seconds, most=asked.cases, only=asked.only)
-    if asked.out is not None:
-        asked.out.write_text(json.dumps(found, indent=1) + "\n")
-    sys.stdout.write(json.dumps(found) + "\n")
-    return 1 if found["faults"] else 0
+    with tempfile.TemporaryDirectory(prefix="keysift-fuzz-") as folder:
+        counts = fuzz(Path(folder), args.seed, seconds=args.seconds, max_cases=args.cases, only=args.only)
+    if args.out is not None:
+        args.out.write_text(json.dumps(counts, indent=1) + "\n")
+    sys.stdout.write(json.dumps(counts) + "\n")
+    return 1 if counts["faults"] else 0
 
 
-def shown(found: dict[str, Any]) -> str:
-    """The counts of a run as Markdown."""
-    verbs = ", ".join(f"{verb} {count}" for verb, count in found["verbs"].items())
-    codes = ", ".join(f"{count} ended with {code}" for code, count in found["exit_codes"].items())
+def markdown(counts: dict[str, Any]) -> str:
+    """Counts of a run as Markdown."""
+    verbs = ", ".join(f"{verb} {count}" for verb, count in counts["verbs"].items())
+    codes = ", ".join(f"{count} exited with {code}" for code, count in counts["exit_codes"].items())
     return (
-        f"- {found['cases']:,} cases in {found['seconds']:,.0f} s (seed {found['seed']}), {found['faults']} faults; "
-        f"the slowest took {found['slowest_case_seconds']} s\n- by verb: {verbs}\n- exit codes: {codes}"
+        f"- {counts['cases']:,} cases in {counts['seconds']:,.0f} s (seed {counts['seed']}), "
+        f"{counts['faults']} faults; the slowest took {counts['slowest_case_seconds']} s\n"
+        f"- by command: {verbs}\n- exit codes: {codes}"
     )
 
 
-def fuzz(place: Path, seed: int, *, seconds: float, most: int, only: int | None = None) -> dict[str, Any]:
-    # Without colours and bars of our own, a control byte on the terminal is somebody else's.
-    os.environ.update(TERM="dumb", NO_COLOR="1", XDG_CACHE_HOME=str(place / "cache"), HOME=str(place), COLUMNS="100")
-    os.environ.update(HF_HOME=str(place / "cache" / "hf"), HF_HUB_OFFLINE="1")  # nothing is looked for on the network
-    made = material.make(place / "material")
-    marker = place / material.MARKER
-    planted = material.payloads(marker)
-    began, verbs, codes, faults = time.monotonic(), Counter[str](), Counter[int](), 0
+def fuzz(folder: Path, seed: int, *, seconds: float, max_cases: int, only: int | None = None) -> dict[str, Any]:
+    """Run cases in `folder` until `seconds` or `max_cases` is reached, or random case `only`. Returns the counts."""
+    # No colours and no bars, so every control byte on the terminal comes from an input.
+    os.environ.update(TERM="dumb", NO_COLOR="1", XDG_CACHE_HOME=str(folder / "cache"), HOME=str(folder), COLUMNS="100")
+    os.environ.update(HF_HOME=str(folder / "cache" / "hf"), HF_HUB_OFFLINE="1")  # no network access
+    originals = inputs.make(folder / "inputs")
+    marker = folder / inputs.MARKER
+    payloads = inputs.payloads(marker)
+    start, verbs, codes, faults = time.monotonic(), Counter[str](), Counter[int](), 0
     slowest, number = 0.0, 0
-    while number < most and time.monotonic() - began < seconds:
-        rng = random.Random(f"{seed} {number if only is None else only}")
-        room = place / f"case-{number}"
-        copies = {name: mutate.copy(path, room / name) for name, path in made.items()}
-        out = room / "out"
+    corpus_size = 0 if only is not None else len(cases.corpus(originals, folder))
+    while number < max_cases and time.monotonic() - start < seconds:
+        case_folder = folder / f"case-{number}"
+        copies = {name: mutate.copy(path, case_folder / name) for name, path in originals.items()}
+        out = case_folder / "out"
         out.mkdir()
-        case = cases.draw(rng, copies, out)
-        done = mutate.mutate(copies[case.reads], rng, planted) if case.reads else "other words"
+        if number < corpus_size:
+            label = f"corpus {number}"
+            case, file = cases.corpus(copies, out)[number]
+            assert case.reads is not None
+            mutation = mutate.replace_by_pipe(copies[case.reads] / file)
+        else:
+            case_number = number - corpus_size if only is None else only
+            label = f"case {case_number}"
+            rng = random.Random(f"{seed} {case_number}")
+            case = cases.draw(rng, copies, out)
+            mutation = mutate.mutate(copies[case.reads], rng, payloads) if case.reads else "hostile arguments"
+        # Python files in the working directory, which the command must not import.
         for name in ("numpy.py", "random.py", "json.py"):
-            (room / name).write_bytes(planted[-1])
-        before = sandbox.state(place)
-        ended = sandbox.run(lambda argv=case.argv: _keysift(argv), room, timeout=TIMEOUT)  # type: ignore[misc]
-        # A corpus remembers beside itself that its hashes were right.
-        remembered = [path / "verified.json" for path in copies.values()]
-        wrong = sandbox.faults(ended, before, place, [*case.writes, *remembered, place / "cache"])
-        verbs[case.argv[0] if case.reads or case.argv[0] in KNOWN else "unknown verb"] += 1
-        codes[ended.code] += 1
-        slowest = max(slowest, ended.seconds)
-        if wrong or only is not None:
-            faults += bool(wrong)
-            sys.stdout.write(f"case {number if only is None else only}: {case.argv!r}, {done}: {'; '.join(wrong)}\n")
-            sys.stdout.write(ended.said.decode(errors="backslashreplace")[-3000 if only is not None else -600 :] + "\n")
-        mutate.shutil.rmtree(room, ignore_errors=True)
+            (case_folder / name).write_bytes(payloads[-1])
+        before = sandbox.state(folder)
+        result = sandbox.run(lambda argv=case.argv: _main(argv), case_folder, timeout=TIMEOUT)  # type: ignore[misc]
+        # Reading a tokenized corpus writes verified.json into it.
+        verified = [path / "verified.json" for path in copies.values()]
+        violations = sandbox.find_violations(result, before, folder, [*case.writes, *verified, folder / "cache"])
+        verbs[case.argv[0] if case.reads or case.argv[0] in VERBS else "unknown command"] += 1
+        codes[result.code] += 1
+        slowest = max(slowest, result.seconds)
+        if violations or only is not None:
+            faults += bool(violations)
+            tail = result.output.decode(errors="backslashreplace")[-600 if only is None else -3000 :]
+            sys.stdout.write(f"{label}: {case.argv!r}, {mutation}: {'; '.join(violations)}\n{tail}\n")
+        shutil.rmtree(case_folder, ignore_errors=True)
         number += 1
         if only is not None:
             break
@@ -85,26 +99,12 @@ def fuzz(place: Path, seed: int, *, seconds: float, most: int, only: int | None 
         "seed": seed,
         "cases": number,
         "faults": faults,
-        "seconds": round(time.monotonic() - began, 1),
+        "seconds": round(time.monotonic() - start, 1),
         "slowest_case_seconds": round(slowest, 1),
         "verbs": dict(sorted(verbs.items())),
         "exit_codes": {str(code): count for code, count in sorted(codes.items())},
     }
 
-
-def _keysift(argv: list[str]) -> int:
-    from keysift.cli.main import _main
-
-    return _main(argv)
-
-
-def _verbs() -> tuple[str, ...]:
-    from keysift.cli.main import VERBS
-
-    return VERBS
-
-
-KNOWN = _verbs()
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""Changes to a directory that a careless or hostile hand could make."""
+"""Changes to a directory that an accident or an attacker could cause."""
 
 import json
 import os
@@ -15,7 +15,7 @@ NUMBERS = [0, -1, 10**9, 10**18, 2**63, -(2**64), 1e308, float("nan"), float("in
 
 
 def mutate(folder: Path, rng: random.Random, payloads: list[bytes]) -> str:
-    """One change somewhere in `folder`, in words."""
+    """Change one file in `folder`. Returns a description of the change."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
     file = rng.choice(files)
     kind = rng.random()
@@ -24,7 +24,7 @@ def mutate(folder: Path, rng: random.Random, payloads: list[bytes]) -> str:
     if kind < 0.2:
         file.write_bytes(rng.choice(payloads))
         return f"{file.name} replaced by a payload"
-    return rng.choice([_flip, _cut, _empty, _json, _json, _json, _remove, _turn_into])(file, rng)
+    return rng.choice([_flip, _cut, _empty, _json, _json, _json, _remove, _replace_by_kind])(file, rng)
 
 
 def _flip(file: Path, rng: random.Random) -> str:
@@ -52,32 +52,38 @@ def _remove(file: Path, rng: random.Random) -> str:
     return f"{file.name} removed"
 
 
-def _turn_into(file: Path, rng: random.Random) -> str:
-    """Something of another kind under the same name."""
-    file.unlink()
+def _replace_by_kind(file: Path, rng: random.Random) -> str:
+    """Replace the file by a folder, a link or a pipe of the same name."""
     kind = rng.choice(["folder", "loop", "dangling", "link to nothing", "pipe"])
+    if kind == "pipe":
+        return replace_by_pipe(file)
+    file.unlink()
     if kind == "folder":
         file.mkdir()
     elif kind == "loop":
         file.symlink_to(file.parent)
-    elif kind == "pipe":
-        os.mkfifo(file)
     elif kind == "dangling":
         file.symlink_to("nowhere")
     else:
         file.symlink_to(os.devnull)
-    return f"{file.name} turned into a {kind}"
+    return f"{file.name} replaced by a {kind}"
+
+
+def replace_by_pipe(file: Path) -> str:
+    file.unlink()
+    os.mkfifo(file)
+    return f"{file.name} turned into a pipe"
 
 
 def _plant(file: Path, rng: random.Random, payloads: list[bytes]) -> str:
-    """A file that was not there: metadata some reader would unpickle, a module some import would find."""
+    """Add a file: metadata that a reader might unpickle, or a module that an import might find."""
     name = rng.choice(PLANTED)
     file.with_name(name).write_bytes(rng.choice(payloads))
     return f"{name!r} planted"
 
 
 def _json(file: Path, rng: random.Random) -> str:
-    """A value of a JSON file changed, or the whole replaced by another kind of document."""
+    """Change a value of a JSON file, or replace the whole document."""
     if file.suffix == ".toml":
         return _toml(file, rng)
     if rng.random() < 0.2:
@@ -89,29 +95,31 @@ def _json(file: Path, rng: random.Random) -> str:
         data = lines if lines is not None else json.loads(file.read_text())
     except (ValueError, UnicodeDecodeError):
         return _flip(file, rng)
-    places: list[Callable[[Any], None]] = []
-    _collect(data, places)
-    if places:
-        rng.choice(places)(rng.choice([*NUMBERS, *HOSTILE, [], {}, [[]]]))
+    setters: list[Callable[[Any], None]] = []
+    _collect_setters(data, setters)
+    if setters:
+        rng.choice(setters)(rng.choice([*NUMBERS, *HOSTILE, [], {}, [[]]]))
     file.write_text("\n".join(json.dumps(line) for line in data) if lines is not None else json.dumps(data))
     return f"{file.name} with another value"
 
 
 def _toml(file: Path, rng: random.Random) -> str:
-    """A setting with another value."""
+    """Change the value of one setting."""
     lines = file.read_text().splitlines()
-    at = rng.randrange(len(lines))
+    line = rng.randrange(len(lines))
     values = [json.dumps(value) for value in [*NUMBERS, *HOSTILE, [], {}] if value is not None]
-    lines[at] = f"{lines[at].split('=')[0]} = {rng.choice([*values, '[' * 100_000, '9' * 5000, 'nan', '1979-05-27'])}"
+    lines[line] = (
+        f"{lines[line].split('=')[0]} = {rng.choice([*values, '[' * 100_000, '9' * 5000, 'nan', '1979-05-27'])}"
+    )
     file.write_text("\n".join(lines))
     return f"{file.name} with another setting"
 
 
-def _collect(data: Any, places: list[Callable[[Any], None]]) -> None:
+def _collect_setters(data: Any, setters: list[Callable[[Any], None]]) -> None:
     inside = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for key, value in list(inside)[:50]:
-        places.append(lambda new, key=key: data.__setitem__(key, new))  # type: ignore[misc]
-        _collect(value, places)
+        setters.append(lambda new, key=key: data.__setitem__(key, new))  # type: ignore[misc]
+        _collect_setters(value, setters)
 
 
 def copy(source: Path, target: Path) -> Path:

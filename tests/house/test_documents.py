@@ -1,4 +1,4 @@
-"""README and docs do not lie: their code runs, their commands run, their generated blocks are what the code says."""
+"""README, docs and evidence: Python blocks and commands run, generated blocks are current, links exist."""
 
 import dataclasses
 import importlib.util
@@ -31,8 +31,8 @@ def fenced(text: str, language: str) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def _as_shipped() -> Iterator[None]:
-    """A page may register a mechanism of its own."""
+def _remove_new_mechanisms() -> Iterator[None]:
+    """An example on a page may register a mechanism."""
     yield
     for name in set(MECHANISMS.names()) - TESTED:
         MECHANISMS.remove(name)
@@ -49,6 +49,7 @@ def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.slow
 @each_page
 def test_commands_run(page: Path, tmp_path: Path) -> None:
+    """Run the keysift commands of `bash` blocks; check that make targets exist."""
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     for block in fenced(page.read_text(), "bash"):
         for line in block.replace("\\\n", " ").splitlines():
@@ -59,15 +60,17 @@ def test_commands_run(page: Path, tmp_path: Path) -> None:
                 assert set(words[1:]) <= set(targets), line
             elif words[0] == "keysift":
                 program = Path(sys.executable).parent / "keysift"
-                done = subprocess.run([program, *words[1:]], check=False, capture_output=True, text=True, cwd=tmp_path)
-                assert done.returncode == 0, (line, done.stderr)
+                process = subprocess.run(
+                    [program, *words[1:]], check=False, capture_output=True, text=True, cwd=tmp_path
+                )
+                assert process.returncode == 0, (line, process.stderr)
             else:
-                assert words[0] in ("git", "cd", "pip", "python"), f"a command no test runs: {line}"
+                assert words[0] in ("git", "cd", "pip", "python"), f"unknown command: {line}"
 
 
 @each_page
-def test_commands_that_take_long_are_understood(page: Path) -> None:
-    """Blocks marked sh hold commands of minutes: they are read, not run."""
+def test_long_commands_parse(page: Path) -> None:
+    """The keysift commands of `sh` blocks take minutes: parse their flags only. `--resume` would read a run."""
     for line in "\n".join(fenced(page.read_text(), "sh")).replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         if words[:1] == ["torchrun"]:
@@ -83,14 +86,14 @@ def test_generated_blocks_are_current(page: Path) -> None:
     assert generate.regenerate(text) == text, "run `make docs`"
 
 
-def test_plots_are_of_their_results() -> None:
-    for file, drawn in generate.plots().items():
-        assert file.read_text() == drawn, f"{file.name} is out of date: run `make docs`"
+def test_plots_are_current() -> None:
+    for file, plot in generate.plots().items():
+        assert file.read_text() == plot, f"{file.name} is out of date: run `make docs`"
 
 
-def test_pages_of_the_evidence_follow_from_its_records() -> None:
-    for name, text in generate.evidence().items():
-        assert (generate.RESULTS / name).read_text() == text, f"{name} is out of date: run `make docs`"
+def test_pages_of_studies_are_current() -> None:
+    for file, text in generate.evidence().items():
+        assert file.read_text() == text, f"{file} is out of date: run `make docs`"
 
 
 @pytest.mark.slow
@@ -100,14 +103,14 @@ def test_generated_files_are_current(name: str) -> None:
 
 
 @each_page
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_exist(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), target
 
 
 def test_every_mechanism_has_a_page_and_every_page_a_mechanism() -> None:
-    written = {path.stem for path in (ROOT / "docs" / "mechanisms").glob("*.md")} - {"adding", "README"}
-    assert {mechanism.page for mechanism in MECHANISMS} == written
+    pages = {path.stem for path in (ROOT / "docs" / "mechanisms").glob("*.md")} - {"adding", "README"}
+    assert {mechanism.page for mechanism in MECHANISMS} == pages
     for mechanism in MECHANISMS:
         text = (ROOT / "docs" / "mechanisms" / f"{mechanism.page}.md").read_text()
         assert f"`{mechanism.name}`" in text
@@ -129,10 +132,10 @@ def _is_rule(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, rules.Rule) and kind is not rules.Rule
 
 
-def test_numbers_of_tables_are_generated() -> None:
-    """A Markdown table typed by hand is a second copy of some fact; only the log and decisions may hold one."""
-    whole = {generate.RESULTS / name for name in generate.evidence()}
+def test_tables_with_numbers_are_generated() -> None:
+    """Numbers in Markdown tables come from code, so that they cannot go out of date."""
+    generated_pages = set(generate.evidence())
     for page in PAGES:
-        rest = "" if page in whole else generate.BLOCK.sub("", page.read_text())
-        rest = re.sub(r"^```.*?^```", "", rest, flags=re.DOTALL | re.MULTILINE)
-        assert not re.search(r"^\|.*\d.*\|$", rest, flags=re.MULTILINE), page
+        text = "" if page in generated_pages else generate.BLOCK.sub("", page.read_text())
+        text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+        assert not re.search(r"^\|.*\d.*\|$", text, flags=re.MULTILINE), page

@@ -1,6 +1,6 @@
-"""Faults found in public ports of Multiscreen, seeded one at a time: each must turn a check of this suite red.
+"""Faults found in public ports of Multiscreen, seeded one at a time: each must fail a check of this suite.
 
-The checks are the functions the tests of tests/models/ call; here they run on a broken model.
+The tests of tests/models/ call the same checks. Here the checks run on a model with a fault.
 """
 
 import dataclasses
@@ -13,24 +13,25 @@ from torch import Tensor
 
 from keysift.kernels.positions import Positions
 from keysift.mechanisms import screening
-from keysift.models import language, presets
+from keysift.models import language_model as language
+from keysift.models import presets
 from keysift.nn import cache as caches
-from keysift.nn import embedding, read, scalars, store, tile
+from keysift.nn import cached_attention, embedding, layer_cache, scalars, tile
 from keysift.nn.inference import Inference
 from tests.machine import needs_kernel
 from tests.models import checks, test_cache, test_documents
-from tests.models.checks import TINY, opened, tokens_for
+from tests.models.checks import TINY, perturbed_multiscreen, tokens_for
 from tests.models.counts import TABLE
 
 Patch = pytest.MonkeyPatch
 
 
 def short_steps() -> None:
-    checks.cache_matches_forward(opened(TINY, windows=(2.5, 6.0, 9.3)), (7, 1, 1, 4))
+    checks.cache_matches_forward(perturbed_multiscreen(TINY, windows=(2.5, 6.0, 9.3)), (7, 1, 1, 4))
 
 
 def steps_past_the_rings() -> None:
-    checks.cache_matches_forward(opened(TINY, windows=(2.5, 6.0, 9.3)), (12, 1, 1, 4))
+    checks.cache_matches_forward(perturbed_multiscreen(TINY, windows=(2.5, 6.0, 9.3)), (12, 1, 1, 4))
 
 
 def oracle() -> None:
@@ -46,73 +47,75 @@ def mipe_without_pi(patch: Patch) -> None:
     patch.setattr(screening, "mipe_rate", lambda window: rate(window) / math.pi)
 
 
-def moved(patch: Patch, change: Callable[[Tensor], Tensor]) -> None:
-    """Positions of queries and keys changed before anything reads them; runs are then no runs any more."""
-    placed = language._placed
+def change_positions(patch: Patch, change: Callable[[Tensor], Tensor]) -> None:
+    """Change the positions of queries and keys before any module reads them. They are explicit afterwards."""
+    token_positions = language._token_positions
 
     def wrong(tokens: Tensor, given: Positions | None, keep: Tensor | None) -> Positions:
-        right = placed(tokens, given, keep)
-        return Positions.explicit(change(right.of_queries(tokens.device)), change(right.of_keys(tokens.device)))
+        positions = token_positions(tokens, given, keep)
+        return Positions.explicit(
+            change(positions.query_positions(tokens.device)), change(positions.key_positions(tokens.device))
+        )
 
-    patch.setattr(language, "_placed", wrong)
+    patch.setattr(language, "_token_positions", wrong)
 
 
 def positions_wrapped(patch: Patch) -> None:
-    """Modulo a training length of 6 that the text passes."""
-    moved(patch, lambda at: at % 6)
+    """Modulo a training length of 6, which the text exceeds."""
+    change_positions(patch, lambda at: at % 6)
 
 
 def positions_in_bf16(patch: Patch) -> None:
-    moved(patch, lambda at: at.bfloat16().long())
+    change_positions(patch, lambda at: at.bfloat16().long())
 
 
-def reading_at(patch: Patch, change: Callable[[Positions], Positions]) -> None:
-    attend = read.attend
+def change_attend_positions(patch: Patch, change: Callable[[Positions], Positions]) -> None:
+    make_call = cached_attention.make_call
 
-    def wrong(mechanism: object, q: Tensor, k: Tensor, v: Tensor, *, positions: Positions, **rest: object) -> object:
-        return attend(mechanism, q, k, v, positions=change(positions), **rest)
+    def wrong(mechanism: object, q: Tensor, k: Tensor, v: Tensor, *, positions: Positions, **options: object) -> object:
+        return make_call(mechanism, q, k, v, positions=change(positions), **options)
 
-    patch.setattr(read, "attend", wrong)
+    patch.setattr(cached_attention, "make_call", wrong)
 
 
 def mask_in_bf16(patch: Patch) -> None:
-    """Which key lies before the query is decided on rounded positions; the angles stay exact."""
+    """The causal mask is computed from rounded positions; the angles stay exact."""
     device = torch.device("cpu")
-    reading_at(
+    change_attend_positions(
         patch,
         lambda right: Positions.explicit(
-            right.of_queries(device).bfloat16().long(), right.of_keys(device).bfloat16().long()
+            right.query_positions(device).bfloat16().long(), right.key_positions(device).bfloat16().long()
         ),
     )
 
 
 def causal_mask_top_left(patch: Patch) -> None:
-    """With fewer queries than keys the first query stands on the first key."""
-    reading_at(patch, lambda right: dataclasses.replace(right, first=right.key_first))
+    """With fewer queries than keys the first query is at the position of the first key."""
+    change_attend_positions(patch, lambda right: dataclasses.replace(right, first=right.key_first))
 
 
-def documents_forgotten(patch: Patch) -> None:
-    """Packed documents see each other, on every backend."""
-    reading_at(patch, lambda right: Positions.counted(right.queries, right.keys))
+def documents_not_isolated(patch: Patch) -> None:
+    """Packed documents attend to each other, on every backend."""
+    change_attend_positions(patch, lambda right: Positions.counted(right.queries, right.keys))
 
 
-def pieces_one_key_short(patch: Patch) -> None:
-    """The last key of each document is lost to the kernel that reads in pieces."""
-    reading_at(patch, lambda right: dataclasses.replace(right, pieces=_shorter(right.pieces)))
+def segments_one_key_short(patch: Patch) -> None:
+    """The segments of the compiled kernel lack the last key of each document."""
+    change_attend_positions(patch, lambda right: dataclasses.replace(right, segments=_shorter(right.segments)))
 
 
-def _shorter(pieces: Tensor | None) -> Tensor | None:
-    return None if pieces is None else pieces - torch.tensor([0, 0, 0, 0, 1, 0])
+def _shorter(segments: Tensor | None) -> Tensor | None:
+    return None if segments is None else segments - torch.tensor([0, 0, 0, 0, 1, 0])
 
 
 def no_gradient_for(name: str) -> Callable[[Patch], None]:
     def fault(patch: Patch) -> None:
-        stored = scalars.Scalars.stored
+        linked = scalars.MechanismScalars.linked
 
-        def detached(self: scalars.Scalars, inference: Inference) -> dict[str, Tensor]:
-            return {n: value.detach() if n == name else value for n, value in stored(self, inference).items()}
+        def detached(self: scalars.MechanismScalars, inference: Inference) -> dict[str, Tensor]:
+            return {n: value.detach() if n == name else value for n, value in linked(self, inference).items()}
 
-        patch.setattr(scalars.Scalars, "stored", detached)
+        patch.setattr(scalars.MechanismScalars, "linked", detached)
 
     return fault
 
@@ -120,8 +123,8 @@ def no_gradient_for(name: str) -> Callable[[Patch], None]:
 def residual_projected(patch: Patch) -> None:
     """Only the part of dx orthogonal to x is added."""
 
-    def forward(self: tile.Layer, x: Tensor, reading: object, store: object) -> Tensor:
-        dx = self.tiles(x, reading, store)
+    def forward(self: tile.Layer, x: Tensor, context: object, layer_cache: object) -> Tensor:
+        dx = self.tiles(x, context, layer_cache)
         along = (dx * x).sum(-1, keepdim=True) / x.square().sum(-1, keepdim=True)
         return x + dx - along * x
 
@@ -129,21 +132,21 @@ def residual_projected(patch: Patch) -> None:
 
 
 def final_norm(patch: Patch) -> None:
-    readout = embedding.UnitEmbedding.readout
+    scale_outputs = embedding.UnitEmbedding.scale_outputs
 
     def normed(self: embedding.UnitEmbedding, x: Tensor) -> Tensor:
-        return readout(self, x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6))
+        return scale_outputs(self, x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6))
 
-    patch.setattr(embedding.UnitEmbedding, "readout", normed)
+    patch.setattr(embedding.UnitEmbedding, "scale_outputs", normed)
 
 
 def expansion_only_in_generation(patch: Patch) -> None:
-    """A cache that expands windows though nobody asked."""
+    """A cache that expands windows although the settings do not."""
     init = caches.Cache.__init__
 
-    def expanding(self: caches.Cache, stores: list[object], batch: int, **rest: object) -> None:
-        wide = [type(store)([math.inf] * len(store.limits), batch, 0) for store in stores]
-        init(self, wide, batch, **(rest | {"inference": Inference(expand_windows=1)}))
+    def expanding(self: caches.Cache, layers: list[object], batch: int, **options: object) -> None:
+        unbounded = [type(store)([math.inf] * len(store.limits), batch, 0) for store in layers]
+        init(self, unbounded, batch, **(options | {"inference": Inference(expand_windows=1)}))
 
     patch.setattr(caches.Cache, "__init__", expanding)
 
@@ -151,23 +154,23 @@ def expansion_only_in_generation(patch: Patch) -> None:
 def expansion_only_in_evaluation(patch: Patch) -> None:
     init = caches.Cache.__init__
 
-    def plain(self: caches.Cache, stores: list[object], batch: int, **rest: object) -> None:
-        init(self, stores, batch, **(rest | {"inference": Inference()}))
+    def plain(self: caches.Cache, layers: list[object], batch: int, **options: object) -> None:
+        init(self, layers, batch, **(options | {"inference": Inference()}))
 
     patch.setattr(caches.Cache, "__init__", plain)
 
 
 def expansion_of_every_window(patch: Patch) -> None:
-    """At or above the training length instead of strictly above."""
-    stored = scalars.Scalars.stored
+    """Expands every window, not only those above the training length."""
+    linked = scalars.MechanismScalars.linked
 
-    def eager(self: scalars.Scalars, inference: Inference) -> dict[str, Tensor]:
-        values = stored(self, inference)
+    def expand_all(self: scalars.MechanismScalars, inference: Inference) -> dict[str, Tensor]:
+        values = linked(self, inference)
         if inference.expand_windows is not False:
-            values["reach"] = torch.full_like(values["window"], math.inf)
+            values["effective_window"] = torch.full_like(values["window"], math.inf)
         return values
 
-    patch.setattr(scalars.Scalars, "stored", eager)
+    patch.setattr(scalars.MechanismScalars, "linked", expand_all)
 
 
 def window_off_by_one(patch: Patch) -> None:
@@ -175,25 +178,25 @@ def window_off_by_one(patch: Patch) -> None:
     patch.setattr(screening, "fade", lambda distance, window: fade(distance, window + 1))
 
 
-def ring_read_as_it_lies(patch: Patch) -> None:
-    """Slots in their own order, although the text has gone round."""
+def ring_read_in_memory_order(patch: Patch) -> None:
+    """Slots of a ring buffer in memory order, although it has wrapped around."""
 
-    in_order = store.Store._in_order
+    in_order = layer_cache.LayerCache._in_order
 
-    def unturned(self: store.Store, lengths: list[int]) -> store.InOrder:
+    def memory_order(self: layer_cache.LayerCache, lengths: list[int]) -> layer_cache.CachedEntries:
         right = in_order(self, lengths)
-        lying = in_order(self, [min(length, self.widest) for length in lengths])
-        return dataclasses.replace(right, entries=lying.entries)
+        unrotated = in_order(self, [min(length, self.widest) for length in lengths])
+        return dataclasses.replace(right, entries=unrotated.entries)
 
-    patch.setattr(store.Store, "_in_order", unturned)
+    patch.setattr(layer_cache.LayerCache, "_in_order", memory_order)
 
 
-def ragged_rows_called_even(patch: Patch) -> None:
-    patch.setattr(store.Append, "even", True)
+def ragged_rows_treated_as_even(patch: Patch) -> None:
+    patch.setattr(layer_cache.CacheUpdate, "even", True)
 
 
 def padding_counted(patch: Patch) -> None:
-    """Padding takes a position, so rows stand where their columns do."""
+    """Padding takes up positions, so tokens are at the position of their column."""
     masked = Positions.masked
 
     def wrong(keep: Tensor, *, start: object = 0) -> Positions:
@@ -201,7 +204,7 @@ def padding_counted(patch: Patch) -> None:
         if right.at is None:
             return right
         at = right.at + (~keep).sum(1)[:, None, None] * (torch.arange(keep.shape[1]) % 2)
-        return dataclasses.replace(right, at=at, pieces=None)
+        return dataclasses.replace(right, at=at, segments=None)
 
     patch.setattr(Positions, "masked", wrong)
 
@@ -211,12 +214,14 @@ def padded_rows() -> None:
 
 
 def packed_documents() -> None:
-    test_documents.check(opened(dataclasses.replace(TINY, vocab_size=11)))
+    test_documents.check(perturbed_multiscreen(dataclasses.replace(TINY, vocab_size=11)))
 
 
 def ring_too_short(patch: Patch) -> None:
-    reach = scalars.Scalars.reach
-    patch.setattr(scalars.Scalars, "reach", lambda self, inference: [max(1.0, r - 1) for r in reach(self, inference)])
+    windows = scalars.MechanismScalars.windows
+    patch.setattr(
+        scalars.MechanismScalars, "windows", lambda self, inference: [max(1.0, w - 1) for w in windows(self, inference)]
+    )
 
 
 def wrong_counts(patch: Patch) -> None:
@@ -229,35 +234,35 @@ def documented_counts() -> None:
     assert presets.PRESETS.find("multiscreen-psi8").counts()[0] == TABLE["multiscreen-psi8"]
 
 
-def swe_at_the_training_length() -> None:
+def expansion_at_the_training_length() -> None:
     checks.multiscreen_matches_oracle(inference=Inference(expand_windows=6))
 
 
 FAULTS: list[tuple[Callable[[Patch], None], Callable[[], None]] | pytest.ParameterSet] = [
-    (mipe_without_pi, checks.positions_matter),
+    (mipe_without_pi, checks.mipe_matches_formula),
     (mipe_without_pi, oracle),
     (positions_wrapped, oracle),
-    (positions_in_bf16, checks.no_future_in_bf16),
-    (mask_in_bf16, checks.no_future_in_bf16),
+    (positions_in_bf16, checks.is_causal_in_bf16),
+    (mask_in_bf16, checks.is_causal_in_bf16),
     (mask_in_bf16, far_oracle),
     (causal_mask_top_left, short_steps),
     (no_gradient_for("window"), oracle),
     (no_gradient_for("acceptance"), oracle),
     (residual_projected, oracle),
     (final_norm, oracle),
-    (expansion_only_in_generation, checks.swe_is_shared),
-    (expansion_only_in_evaluation, checks.swe_is_shared),
-    (expansion_of_every_window, swe_at_the_training_length),
+    (expansion_only_in_generation, checks.window_expansion_agrees),
+    (expansion_only_in_evaluation, checks.window_expansion_agrees),
+    (expansion_of_every_window, expansion_at_the_training_length),
     (window_off_by_one, oracle),
     (ring_too_short, short_steps),
-    (ring_read_as_it_lies, steps_past_the_rings),
-    (ragged_rows_called_even, padded_rows),
+    (ring_read_in_memory_order, steps_past_the_rings),
+    (ragged_rows_treated_as_even, padded_rows),
     (padding_counted, padded_rows),
-    (documents_forgotten, packed_documents),
-    pytest.param(pieces_one_key_short, packed_documents, marks=needs_kernel),
+    (documents_not_isolated, packed_documents),
+    pytest.param(segments_one_key_short, packed_documents, marks=needs_kernel),
     (wrong_counts, documented_counts),
 ]
-CHECKS = dict.fromkeys(getattr(pair, "values", pair)[1] for pair in FAULTS)  # marks stand beside some
+CHECKS = dict.fromkeys(getattr(pair, "values", pair)[1] for pair in FAULTS)  # some have marks
 
 
 def _label(value: object) -> str:
@@ -265,31 +270,29 @@ def _label(value: object) -> str:
 
 
 @pytest.mark.parametrize(("fault", "check"), FAULTS, ids=_label)
-def test_a_seeded_fault_turns_its_check_red(
-    fault: Callable[[Patch], None], check: Callable[[], None], monkeypatch: Patch
-) -> None:
+def test_a_fault_fails_its_check(fault: Callable[[Patch], None], check: Callable[[], None], monkeypatch: Patch) -> None:
     fault(monkeypatch)
     with pytest.raises(AssertionError):
         check()
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=_label)
-def test_the_checks_are_green_without_a_fault(check: Callable[[], None]) -> None:
+def test_the_checks_pass_without_a_fault(check: Callable[[], None]) -> None:
     check()
 
 
-def test_a_causality_check_on_closed_inputs_refuses_to_pass() -> None:
-    """At the paper's start almost every relevance is zero, and zeros leak nothing: such inputs prove nothing."""
-    model = opened(TINY)
+def test_a_causality_check_needs_nonzero_relevance() -> None:
+    """At the paper's initialization almost every relevance is zero, so a leak would not show."""
+    model = perturbed_multiscreen(TINY)
     with torch.no_grad():
         for layer in model.layers:
             layer.scalars.s_r.fill_(-20.0)
     with pytest.raises(AssertionError, match=r"only 0\.0% of the earlier keys are accepted"):
-        checks.is_open(model, tokens_for(model, 1, 30))
+        checks.accepts_many_keys(model, tokens_for(model, 1, 30))
 
 
-def test_a_rotation_check_that_sees_no_rotation_refuses_to_pass(monkeypatch: Patch) -> None:
-    """An identity test at position 0 cannot fail; with the rotation away, ours does, wherever it starts."""
-    monkeypatch.setattr(screening, "turn", lambda x, turns: x)
+def test_the_rotation_check_fails_without_rotation(monkeypatch: Patch) -> None:
+    """A comparison at position 0 cannot fail: the rotation is the identity there. Ours compares at every start."""
+    monkeypatch.setattr(screening, "rotate", lambda x, turns: x)
     with pytest.raises(AssertionError):
-        checks.positions_matter(at=(0,))
+        checks.mipe_matches_formula(at=(0,))

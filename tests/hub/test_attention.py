@@ -1,4 +1,4 @@
-"""keysift's mechanisms inside other people's models."""
+"""keysift's mechanisms inside transformers models."""
 
 import warnings
 from typing import Any
@@ -9,7 +9,7 @@ import torch
 from keysift.kernels.attend import attend
 from keysift.mechanisms import MECHANISMS
 from keysift.mechanisms.spec import Site
-from tests.hub.models import build
+from tests.hub.transformers_models import build
 from tests.refusals import refuses
 
 TOKENS = torch.arange(12)[None]
@@ -22,50 +22,50 @@ def llama() -> Any:
     return build("llama")
 
 
-def test_softmax_is_the_models_own_attention(llama: Any) -> None:
+def test_softmax_equals_the_models_attention(llama: Any) -> None:
     expected = llama(TOKENS).logits
     padded = torch.cat((torch.zeros(1, 4, dtype=torch.long), TOKENS), dim=1)
     mask = torch.tensor([[0] * 4 + [1] * 12])
     try:
         llama.set_attn_implementation("keysift_softmax")
         torch.testing.assert_close(llama(TOKENS).logits, expected, atol=1e-4, rtol=1e-4)
-        # Left padding, which an attention function without a mask function of its own loses.
+        # Left padding, which is lost unless the attention function registers a mask function.
         torch.testing.assert_close(llama(padded, attention_mask=mask).logits[:, 4:], expected, atol=1e-4, rtol=1e-4)
     finally:
         llama.set_attn_implementation("sdpa")
 
 
-def test_one_argument_switches_the_mechanism(llama: Any) -> None:
+def test_attn_implementation_selects_the_mechanism(llama: Any) -> None:
     from transformers import AutoModelForCausalLM
 
     expected = llama(TOKENS).logits
-    other = AutoModelForCausalLM.from_config(llama.config, attn_implementation="keysift_entmax15").eval()
-    other.load_state_dict(llama.state_dict())
-    found = other(TOKENS).logits
-    assert not torch.allclose(found, expected, atol=1e-2)
-    seen: dict[str, torch.Tensor] = {}
+    entmax = AutoModelForCausalLM.from_config(llama.config, attn_implementation="keysift_entmax15").eval()
+    entmax.load_state_dict(llama.state_dict())
+    actual = entmax(TOKENS).logits
+    assert not torch.allclose(actual, expected, atol=1e-2)
+    captured: dict[str, torch.Tensor] = {}
 
-    def keep(module: Any, args: Any, kwargs: Any, result: Any) -> None:
-        seen.setdefault("x", kwargs["hidden_states"] if "hidden_states" in kwargs else args[0])
-        seen.setdefault("cos", kwargs["position_embeddings"][0])
-        seen.setdefault("sin", kwargs["position_embeddings"][1])
-        seen.setdefault("out", result[0])
+    def capture(module: Any, args: Any, kwargs: Any, result: Any) -> None:
+        captured.setdefault("x", kwargs["hidden_states"] if "hidden_states" in kwargs else args[0])
+        captured.setdefault("cos", kwargs["position_embeddings"][0])
+        captured.setdefault("sin", kwargs["position_embeddings"][1])
+        captured.setdefault("out", result[0])
 
-    attention = other.model.layers[0].self_attn
-    attention.register_forward_hook(keep, with_kwargs=True)
-    other(TOKENS)
+    attention = entmax.model.layers[0].self_attn
+    attention.register_forward_hook(capture, with_kwargs=True)
+    entmax(TOKENS)
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
     q, k, v = (
-        project(seen["x"]).view(1, 12, -1, 8).transpose(1, 2)
+        project(captured["x"]).view(1, 12, -1, 8).transpose(1, 2)
         for project in (attention.q_proj, attention.k_proj, attention.v_proj)
     )
-    q, k = apply_rotary_pos_emb(q, k, seen["cos"], seen["sin"])
+    q, k = apply_rotary_pos_emb(q, k, captured["cos"], captured["sin"])
     out = attend("entmax15", q, k, v).transpose(1, 2).flatten(2)
-    torch.testing.assert_close(seen["out"], attention.o_proj(out), atol=1e-4, rtol=1e-4)
-    # A cache of transformers' own: the mask says what is seen.
-    asked = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    assert torch.equal(other.generate(TOKENS, **asked), other.generate(TOKENS, use_cache=False, **asked))
+    torch.testing.assert_close(captured["out"], attention.o_proj(out), atol=1e-4, rtol=1e-4)
+    # With the cache of transformers, the mask selects the cached keys.
+    options = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    assert torch.equal(entmax.generate(TOKENS, **options), entmax.generate(TOKENS, use_cache=False, **options))
 
 
 @pytest.mark.slow
@@ -76,38 +76,40 @@ def test_every_mechanism_runs_warns_or_refuses(llama: Any, name: str) -> None:
     try:
         llama.set_attn_implementation(f"keysift_{name}")
         if mechanism.maps > 1:
-            with refuses("cannot take the place of this model's attention: it reads 2 maps for each head"):
+            with refuses("cannot replace this model's attention: it needs 2 score maps per head"):
                 llama(TOKENS)
         elif learned:
-            with pytest.warns(UserWarning, match=f"learns {', '.join(learned)}, which this model was never trained"):
+            with pytest.warns(UserWarning, match=f"learns {', '.join(learned)}, but this model was not trained"):
                 assert bool(llama(TOKENS).logits.isfinite().all())
             llama.train()
-            llama(TOKENS)  # and while it is trained, nothing is said
+            llama(TOKENS)  # no warning while training
         else:
             assert bool(llama(TOKENS).logits.isfinite().all())
     finally:
         llama.eval().set_attn_implementation("sdpa")
 
 
-def test_constants_follow_the_models_own_length(llama: Any) -> None:
-    """sigmoid's bias is -log of the trained length: 64 here, not the length a lone call assumes."""
-    from keysift.hub.attention import _at_start
+def test_constants_follow_the_training_length(llama: Any) -> None:
+    """The bias of sigmoid is -log of the training length: 64 here, not the default of `attend`."""
+    from keysift.hub.attention import _initial_scalars
 
     sigmoid = MECHANISMS.find("sigmoid")
-    found = _at_start(sigmoid, llama.model.layers[0].self_attn, torch.zeros(1, 4, 2, 8), torch.zeros(1, 2, 2, 8))
-    assert float(found["bias"]) == pytest.approx(float(sigmoid.scalar("bias").default(Site(context=64))))
-    assert float(found["bias"]) != pytest.approx(float(sigmoid.scalar("bias").default(Site())))
+    actual = _initial_scalars(
+        sigmoid, llama.model.layers[0].self_attn, torch.zeros(1, 4, 2, 8), torch.zeros(1, 2, 2, 8)
+    )
+    assert float(actual["bias"]) == pytest.approx(float(sigmoid.scalar("bias").default(Site(context=64))))
+    assert float(actual["bias"]) != pytest.approx(float(sigmoid.scalar("bias").default(Site())))
 
 
-def test_what_a_mechanism_cannot_follow_is_refused() -> None:
+def test_unsupported_attention_options_are_refused() -> None:
     import keysift.hub  # noqa: F401
 
     capped = build("gemma2", "eager")
     capped.set_attn_implementation("keysift_sigmoid")
-    with refuses("sigmoid cannot take the place of .* it knows no softcap, which Gemma2Attention asks for"):
+    with refuses("sigmoid cannot replace .* it does not support softcap of Gemma2Attention"):
         capped(TOKENS)
     dropping = build("llama", attention_dropout=0.5)
     dropping.set_attn_implementation("keysift_sigmoid")
     dropping(TOKENS)
-    with refuses("it knows no dropout, which LlamaAttention asks for"), warnings.catch_warnings():
+    with refuses("it does not support dropout of LlamaAttention"), warnings.catch_warnings():
         dropping.train()(TOKENS)

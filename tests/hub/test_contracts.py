@@ -1,12 +1,13 @@
-"""What transformers' own suite asks of every causal model, restated: its mixins are not part of the installed package.
+"""Tests that transformers runs on every causal model, rewritten: the package does not include its test mixins.
 
-Each test is a contract of ModelTesterMixin or GenerationTesterMixin; `LEFT_OUT` names those that do not apply, and why.
-Saving, loading, damaged files and generation have files of their own.
+Each test is a contract of ModelTesterMixin or GenerationTesterMixin. `NOT_APPLICABLE` gives the reason for the others.
+Saving, loading, damaged files and generation are tested in other files.
 """
 
 import copy
 import inspect
 import pickle
+import warnings
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,21 +15,22 @@ from typing import Any
 import pytest
 import torch
 
-from tests.hub.ours import ARCHS, kept, loaded
+from keysift.nn.embedding import TiedHead
+from tests.hub.keysift_models import ARCHS, loaded, saved_model
 from tests.refusals import refuses
 
-LEFT_OUT = {
+NOT_APPLICABLE = {
     "eager_matches_sdpa, flash_attn, flex": "the model's mechanism is its attention; other implementations are refused",
     "generate_with_static_cache, compile_forward": "a static cache cannot hold windows; refused, see test_generate",
     "generate_with_quant_cache, offloaded": "refused, see test_generate",
-    "continuous_batching": "paged caches know full and sliding attention only",
+    "continuous_batching": "paged caches support full and sliding attention only",
     "feed_forward_chunking": "Multiscreen has no feed-forward block, the Transformer's is not chunked",
     "keep_in_fp32_modules": "statistics are fp32 in every type already",
     "problem_types, sequence_classification": "causal language models only",
-    "can_init_all_missing_weights": "missing weights are refused, not drawn",
-    "torchscript, export, fx": "tensors are looked at, so the graph is not static",
+    "can_init_all_missing_weights": "missing weights are refused, not initialised",
+    "fx": "values of tensors are inspected, so symbolic tracing cannot follow",
     "tensor, pipeline, expert parallelism": "no plans are given; keysift trains with its own launcher",
-    "disk_offload, multi_gpu": "need a GPU or a model larger than memory",
+    "multi_gpu": "needs several GPUs; offload to the CPU and to disk is in test_adapters",
 }
 TOKENS = torch.arange(48).view(2, 24)
 MASK = torch.tensor([[0] * 9 + [1] * 15, [1] * 24])
@@ -40,9 +42,9 @@ def model(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return loaded(tmp_path, request.param)
 
 
-@pytest.mark.parametrize("contract", LEFT_OUT)
-def test_contracts_left_out(contract: str) -> None:
-    pytest.skip(LEFT_OUT[contract])
+@pytest.mark.parametrize("contract", NOT_APPLICABLE)
+def test_contracts_that_do_not_apply(contract: str) -> None:
+    pytest.skip(NOT_APPLICABLE[contract])
 
 
 def test_other_implementations_are_refused(tmp_path: Path) -> None:
@@ -50,18 +52,18 @@ def test_other_implementations_are_refused(tmp_path: Path) -> None:
 
     for implementation in ("sdpa", "flex_attention"):
         with pytest.raises(ValueError, match="does not support"):
-            AutoModelForCausalLM.from_pretrained(kept(tmp_path), attn_implementation=implementation)
+            AutoModelForCausalLM.from_pretrained(saved_model(tmp_path), attn_implementation=implementation)
 
 
 def test_initialization_and_determinism(model: Any) -> None:
-    made = type(model)(model.config)
-    own = dict(made.keysift.named_parameters())
-    assert dict(made.named_parameters()).keys() == own.keys()
-    assert all(parameter is own[name] for name, parameter in made.named_parameters())
-    assert all(bool(parameter.isfinite().all()) for parameter in made.parameters())
-    from keysift.models.kinds import build
+    fresh = type(model)(model.config)
+    own = dict(fresh.keysift.named_parameters())
+    assert dict(fresh.named_parameters()).keys() == own.keys()
+    assert all(parameter is own[name] for name, parameter in fresh.named_parameters())
+    assert all(bool(parameter.isfinite().all()) for parameter in fresh.parameters())
+    from keysift.models.registry import build
 
-    for (name, got), expected in zip(made.named_parameters(), build(model.config.keysift).parameters(), strict=True):
+    for (name, got), expected in zip(fresh.named_parameters(), build(model.config.keysift).parameters(), strict=True):
         if got.numel() > 100:
             assert 0.7 < float((got.std() / expected.std()).detach()) < 1.4, name
     assert torch.equal(model(TOKENS).logits, model(TOKENS).logits)
@@ -72,22 +74,22 @@ def test_forward_signature(model: Any) -> None:
 
 
 def test_outputs_as_tuple_and_as_dict(model: Any) -> None:
-    asked = {"output_hidden_states": True, "output_attentions": True, "labels": TOKENS}
-    named = model(TOKENS, **asked)
-    plain = model(TOKENS, **asked, return_dict=False)
+    options = {"output_hidden_states": True, "output_attentions": True, "labels": TOKENS}
+    named = model(TOKENS, **options)
+    plain = model(TOKENS, **options, return_dict=False)
     assert list(named) == ["loss", "logits", "past_key_values", "hidden_states", "attentions"]
     assert all(torch.equal(named[i], plain[i]) for i in (0, 1))
     assert all(map(torch.equal, named.hidden_states, plain[3]))
 
 
 def test_hidden_states_and_attentions(model: Any) -> None:
-    found = model(TOKENS, output_hidden_states=True, output_attentions=True)
-    assert len(found.hidden_states) == model.config.num_hidden_layers + 1
-    assert torch.equal(found.hidden_states[0], model.get_input_embeddings()(TOKENS))
-    assert torch.equal(model.keysift.readout(found.hidden_states[-1]), found.logits)
-    assert len(found.attentions) == model.config.num_hidden_layers
-    assert all(weights.shape[2:] == (24, 24) for weights in found.attentions)
-    assert not any(bool(weights.triu(1).any()) for weights in found.attentions)
+    output = model(TOKENS, output_hidden_states=True, output_attentions=True)
+    assert len(output.hidden_states) == model.config.num_hidden_layers + 1
+    assert torch.equal(output.hidden_states[0], model.keysift.embed_rows(model.get_input_embeddings()(TOKENS)))
+    assert torch.equal(model.get_output_embeddings()(output.hidden_states[-1]), output.logits)
+    assert len(output.attentions) == model.config.num_hidden_layers
+    assert all(weights.shape[2:] == (24, 24) for weights in output.attentions)
+    assert not any(bool(weights.triu(1).any()) for weights in output.attentions)
     model.config.output_hidden_states = True
     assert len(model(TOKENS).hidden_states) == model.config.num_hidden_layers + 1
 
@@ -95,9 +97,9 @@ def test_hidden_states_and_attentions(model: Any) -> None:
 def test_loss_is_that_of_shifted_labels(model: Any) -> None:
     labels = TOKENS.clone()
     labels[0, :9] = -100
-    found = model(TOKENS, attention_mask=MASK, labels=labels)
-    expected = torch.nn.functional.cross_entropy(found.logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten())
-    torch.testing.assert_close(found.loss, expected)
+    output = model(TOKENS, attention_mask=MASK, labels=labels)
+    expected = torch.nn.functional.cross_entropy(output.logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten())
+    torch.testing.assert_close(output.loss, expected)
     summed = model(TOKENS, attention_mask=MASK, labels=labels, num_items_in_batch=10).loss
     torch.testing.assert_close(summed, expected * (labels[:, 1:] != -100).sum() / 10)
 
@@ -111,18 +113,18 @@ def test_logits_to_keep(model: Any) -> None:
 def test_inputs_embeds(model: Any) -> None:
     embedded = model.get_input_embeddings()(TOKENS)
     assert torch.equal(model(inputs_embeds=embedded).logits, model(TOKENS).logits)
-    asked = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None, "attention_mask": torch.ones_like(TOKENS)}
-    assert torch.equal(model.generate(inputs_embeds=embedded, **asked), model.generate(TOKENS, **asked)[:, 24:])
-    with refuses("pass either input_ids or inputs_embeds"):
+    options = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None, "attention_mask": torch.ones_like(TOKENS)}
+    assert torch.equal(model.generate(inputs_embeds=embedded, **options), model.generate(TOKENS, **options)[:, 24:])
+    with refuses("pass exactly one of input_ids and inputs_embeds"):
         model(TOKENS, inputs_embeds=embedded)
     with refuses("tokens must lie in 0..256, got 257"):
         model(torch.tensor([[257]]))
-    with refuses("cannot follow head_mask, token_type_ids; leave it out"):
+    with refuses("does not support head_mask, token_type_ids; leave it out"):
         model(TOKENS, head_mask=MASK, token_type_ids=MASK)
 
 
 def test_batch_and_padding_change_nothing(model: Any) -> None:
-    """Left, right, or none: a row's logits are those of its tokens alone."""
+    """With left, right or no padding, the logits of a row are those of its tokens alone."""
     alone = model(TOKENS[:1, 9:]).logits[0]
     left = model(TOKENS, attention_mask=MASK).logits[0, 9:]
     right = model(TOKENS.roll(-9, 1), attention_mask=MASK.roll(-9, 1)).logits[0, :15]
@@ -134,29 +136,29 @@ def test_batch_and_padding_change_nothing(model: Any) -> None:
         model(TOKENS, attention_mask=torch.ones(2, 1, 24, 24))
 
 
-def test_packed_documents_do_not_see_each_other(model: Any) -> None:
+def test_packed_documents_are_isolated(model: Any) -> None:
     packed = torch.tensor([[*range(9), *range(15)], [*range(20), *range(4)]])
-    found = model(TOKENS, position_ids=packed).logits
+    output = model(TOKENS, position_ids=packed).logits
     for row, parts in enumerate(((0, 9, 24), (0, 20, 24))):
         for begin, end in pairwise(parts):
             expected = model(TOKENS[row : row + 1, begin:end]).logits[0]
-            torch.testing.assert_close(found[row, begin:end], expected, atol=2e-5, rtol=1e-5)
-    with refuses("leave keep and cache out, or positions"):
+            torch.testing.assert_close(output[row, begin:end], expected, atol=2e-5, rtol=1e-5)
+    with refuses("leave out keep and cache, or positions"):
         model(TOKENS, position_ids=packed, use_cache=True)
     for wrong in (packed + 1, packed * 2):
         with refuses("position_ids must count the real tokens of each row, or restart at 0"):
             model(TOKENS, position_ids=wrong)
 
 
-def test_cache_in_pieces_equals_the_whole(model: Any) -> None:
-    whole = model(TOKENS, attention_mask=MASK).logits
-    cache, found = None, []
+def test_chunks_with_a_cache_equal_the_full_pass(model: Any) -> None:
+    full = model(TOKENS, attention_mask=MASK).logits
+    cache, output = None, []
     for begin, end in ((0, 11), (11, 12), (12, 20), (20, 24)):
         piece = model(TOKENS[:, begin:end], attention_mask=MASK[:, :end], past_key_values=cache, use_cache=True)
         cache = piece.past_key_values
-        found.append(piece.logits)
-    together = torch.cat(found, 1)
-    torch.testing.assert_close(together[MASK.bool()], whole[MASK.bool()], atol=2e-5, rtol=1e-5)
+        output.append(piece.logits)
+    cached = torch.cat(output, 1)
+    torch.testing.assert_close(cached[MASK.bool()], full[MASK.bool()], atol=2e-5, rtol=1e-5)
     assert model(TOKENS, use_cache=False).past_key_values is None
 
 
@@ -164,26 +166,26 @@ def test_training_and_gradient_checkpointing(model: Any) -> None:
     model.train()
     assert model(TOKENS).past_key_values is None
     gradients = []
-    newer = "every_n_layers" in inspect.signature(model.gradient_checkpointing_enable).parameters
-    for every in (None, 1, 2) if newer else (None, 1):
+    has_every_n_layers = "every_n_layers" in inspect.signature(model.gradient_checkpointing_enable).parameters
+    for every in (None, 1, 2) if has_every_n_layers else (None, 1):
         if every is not None:
-            asked = {"every_n_layers": every} if newer else {}
-            model.gradient_checkpointing_enable({"use_reentrant": False}, **asked)
+            options = {"every_n_layers": every} if has_every_n_layers else {}
+            model.gradient_checkpointing_enable({"use_reentrant": False}, **options)
         assert model.is_gradient_checkpointing == (every is not None)
         model.zero_grad()
-        calls = _calls(model)
+        calls = _record_layer_calls(model)
         model(TOKENS, labels=TOKENS, use_cache=True).loss.backward()
-        # The forward alone, and again on the way back for the layers that forgot.
+        # The forward pass, and the recomputed layers of the backward pass.
         assert calls == {None: [0, 1], 1: [0, 1, 1, 0], 2: [0, 1, 0]}[every]
         gradients.append([parameter.grad.clone() for parameter in model.parameters()])
-    for other in gradients[1:]:
-        torch.testing.assert_close(other, gradients[0])
+    for recomputed in gradients[1:]:
+        torch.testing.assert_close(recomputed, gradients[0])
     assert all(bool(gradient.any()) for gradient in gradients[0])
     model.gradient_checkpointing_disable()
     assert not model.is_gradient_checkpointing
 
 
-def _calls(model: Any) -> list[int]:
+def _record_layer_calls(model: Any) -> list[int]:
     calls: list[int] = []
     for number, layer in enumerate(model.keysift.layers):
         layer._forward_pre_hooks.clear()
@@ -191,14 +193,14 @@ def _calls(model: Any) -> list[int]:
     return calls
 
 
-def test_embeddings_are_got_set_and_resized(model: Any, tmp_path: Path) -> None:
+def test_get_set_and_resize_embeddings(model: Any, tmp_path: Path) -> None:
     from keysift.models.save import load
 
     before = model(TOKENS).logits
     table = model.get_input_embeddings()
     model.set_input_embeddings(table)
     assert model.keysift.embedding is table
-    assert (model.get_output_embeddings() is None) == model.config.tie_word_embeddings
+    assert isinstance(model.get_output_embeddings(), TiedHead) == model.config.tie_word_embeddings
     model.resize_token_embeddings(300, mean_resizing=False)
     assert model.config.vocab_size == model.keysift.config.vocab_size == 300
     after = model(TOKENS).logits
@@ -214,10 +216,10 @@ def test_embeddings_are_got_set_and_resized(model: Any, tmp_path: Path) -> None:
 
 def test_copies_and_types(model: Any, tmp_path: Path) -> None:
     expected = model(TOKENS).logits
-    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert torch.equal(twin(TOKENS).logits, expected)
-        assert twin.keysift.embedding is twin.get_input_embeddings()
-        assert twin.keysift.embedding is not model.keysift.embedding
+    for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(copied(TOKENS).logits, expected)
+        assert copied.keysift.embedding is copied.get_input_embeddings()
+        assert copied.keysift.embedding is not model.keysift.embedding
     model.save_pretrained(tmp_path / "half", max_shard_size="5KB")
     assert len(list((tmp_path / "half").glob("model-*.safetensors"))) > 1
     from transformers import AutoModelForCausalLM
@@ -228,8 +230,8 @@ def test_copies_and_types(model: Any, tmp_path: Path) -> None:
     assert torch.equal(half.float()(TOKENS).logits, model.to(torch.bfloat16).float()(TOKENS).logits)
 
 
-def test_generate_returns_what_is_asked(model: Any) -> None:
-    found = model.generate(
+def test_generate_returns_all_outputs(model: Any) -> None:
+    output = model.generate(
         TOKENS,
         max_new_tokens=4,
         do_sample=False,
@@ -241,6 +243,59 @@ def test_generate_returns_what_is_asked(model: Any) -> None:
         output_hidden_states=True,
         output_attentions=True,
     )
-    assert len(found.scores) == len(found.logits) == len(found.hidden_states) == len(found.attentions) == 4
-    assert found.past_key_values.get_seq_length() == 27
-    assert [len(layer) for layer in found.hidden_states[1]] == [2] * 3
+    assert len(output.scores) == len(output.logits) == len(output.hidden_states) == len(output.attentions) == 4
+    assert output.past_key_values.get_seq_length() == 27
+    assert [len(layer) for layer in output.hidden_states[1]] == [2] * 3
+
+
+def test_export_works_and_jit_trace_is_refused(model: Any) -> None:
+    class Logits(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            logits: torch.Tensor = self.model(tokens, use_cache=False).logits
+            return logits
+
+    expected = model(TOKENS, use_cache=False).logits
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with refuses("torch.jit.trace does not record compiled kernels; use torch.export.export"):
+            torch.jit.trace(Logits(), (TOKENS,), check_trace=False)
+        exported = torch.export.export(Logits(), (TOKENS,)).module()
+        torch.testing.assert_close(exported(TOKENS), expected, atol=2e-5, rtol=1e-4)
+
+
+def test_config_names_of_transformers(model: Any) -> None:
+    sizes = model.config.to_dict()
+    assert sizes["hidden_size"] == model.config.width
+    assert sizes["num_attention_heads"] == model.config.num_attention_heads
+    again = type(model.config)(**sizes)
+    assert again.keysift == model.config.keysift
+    assert "hidden_size" not in model.config.to_diff_dict()
+    tied = model.config.tie_word_embeddings
+    if model.config.kind.name == "transformer":
+        again.tie_word_embeddings = not tied
+        assert again.keysift.tied_embeddings is not tied
+    else:
+        again.tie_word_embeddings = True
+        with refuses("reads its logits from the embedding, so tie_word_embeddings cannot be False"):
+            again.tie_word_embeddings = False
+
+
+def test_from_pretrained_by_keyword_and_foreign_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only errors about weights become errors about weights."""
+    from transformers import PreTrainedModel
+
+    from keysift.hub import MultiscreenForCausalLM
+
+    directory = saved_model(tmp_path)
+    assert MultiscreenForCausalLM.from_pretrained(pretrained_model_name_or_path=directory).config.depth == 2
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr(PreTrainedModel, "_load_pretrained_model", fail)
+    with pytest.raises(RuntimeError, match=r"^CUDA out of memory$"):
+        MultiscreenForCausalLM.from_pretrained(directory)

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import keysift
-from keysift.cli.eval import run
-from keysift.cli.eval_lm import check
+from keysift.cli.evaluation.lm import check
 from keysift.cli.main import parse
-from tests.hub.ours import kept
+from keysift.cli.verbs.eval import run
+from tests.hub.keysift_models import saved_model
 from tests.refusals import refuses
 
 QUESTIONS = [("some text", [" and more", " zq"]), ("twelve", [" 12", " 9"]), ("import ", ["os", "zq"])]
@@ -46,26 +46,28 @@ def test_a_local_task_end_to_end(
     pytest.importorskip("lm_eval")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    model = kept(tmp_path / "model")
+    model = saved_model(tmp_path / "model")
     out = tmp_path / "results.json"
     run(parse(["eval", "lm", str(model), "--tasks", "keysift_tiny", "--include", str(task), "--out", str(out)]))
     assert "keysift_tiny" in capsys.readouterr().out
 
     text = keysift.open(model)
-    right = 0
+    correct = 0
     for question, choices in QUESTIONS:
         start = len(text.tokenizer.encode(question))
         scores = []
         for choice in choices:
             ids = torch.tensor([text.tokenizer.encode(question + choice)])
-            logs = text.model(ids)[0].detach().log_softmax(-1)
-            scores.append(sum(float(logs[at - 1, ids[0, at]]) for at in range(start, ids.shape[1])))
-        right += scores[0] > scores[1]
-    assert json.loads(out.read_text())["results"]["keysift_tiny"]["acc,none"] == pytest.approx(right / 3)
+            log_probabilities = text.model(ids)[0].detach().log_softmax(-1)
+            scores.append(
+                sum(float(log_probabilities[index - 1, ids[0, index]]) for index in range(start, ids.shape[1]))
+            )
+        correct += scores[0] > scores[1]
+    assert json.loads(out.read_text())["results"]["keysift_tiny"]["acc,none"] == pytest.approx(correct / 3)
 
 
-def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with refuses("lm-eval knows no task 'piqua'; did you mean 'piqa'"):
+def test_missing_tasks_and_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with refuses("lm-eval has no task 'piqua'; did you mean 'piqa'"):
         check(["arc", "piqua"], ["arc", "piqa"])
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     with refuses(r"keysift eval lm needs lm-eval; install it with pip install 'keysift\[lm\]'"):

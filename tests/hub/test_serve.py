@@ -1,4 +1,4 @@
-"""`transformers serve` answers with a keysift model, to several at once."""
+"""`transformers serve` with a keysift model, for single and concurrent requests."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import keysift
-from tests.hub.ours import kept
+from tests.hub.keysift_models import saved_model
 
 pytestmark = pytest.mark.slow
 PROMPTS = ("def f(", "import ", "# a comment that is longer", "x")
@@ -23,7 +23,7 @@ PROMPTS = ("def f(", "import ", "# a comment that is longer", "x")
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return kept(tmp_path_factory.mktemp("served"))
+    return saved_model(tmp_path_factory.mktemp("served"))
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +36,16 @@ def server(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "keysift.hub", "serve", "--host", "127.0.0.1", "--port", str(port)]
-    with log.open("wb") as told:
+    with log.open("wb") as log_file:
         process = subprocess.Popen(
             [*command, "--device", "cpu", str(directory)],
-            stdout=told,
-            stderr=told,
-            env={**os.environ, "HF_HUB_OFFLINE": "1"},
+            stdout=log_file,
+            stderr=log_file,
+            env={
+                **os.environ,
+                "HF_HUB_OFFLINE": "1",
+                "HF_HUB_CACHE": str(tmp_path_factory.mktemp("cache") / "missing"),
+            },
         )
     try:
         for _ in range(1200):
@@ -57,20 +61,26 @@ def server(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         process.wait()
 
 
-def completed(server: str, directory: Path, prompt: str) -> str:
+def complete(server: str, directory: Path, prompt: str) -> str:
     body = {"model": str(directory), "prompt": prompt, "max_tokens": 12, "temperature": 0}
-    asked = urllib.request.Request(
+    request = urllib.request.Request(
         f"{server}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(asked, timeout=120) as answer:
-        told: dict[str, Any] = json.load(answer)
-    text: str = told["choices"][0]["text"]
+    with urllib.request.urlopen(request, timeout=120) as response:
+        completion: dict[str, Any] = json.load(response)
+    text: str = completion["choices"][0]["text"]
     return text
 
 
-def test_completions_one_and_several_at_once(server: str, directory: Path) -> None:
+def test_single_and_concurrent_completions(server: str, directory: Path) -> None:
     expected = keysift.open(directory).generate(PROMPTS, max_new_tokens=12)
-    assert completed(server, directory, PROMPTS[0]) == expected[0]
+    assert complete(server, directory, PROMPTS[0]) == expected[0]
     with ThreadPoolExecutor(len(PROMPTS)) as threads:
-        found = list(threads.map(lambda prompt: completed(server, directory, prompt), PROMPTS))
-    assert found == list(expected)
+        actual = list(threads.map(lambda prompt: complete(server, directory, prompt), PROMPTS))
+    assert actual == list(expected)
+
+
+def test_models_are_listed_without_a_cache_folder(server: str) -> None:
+    with urllib.request.urlopen(f"{server}/v1/models", timeout=60) as response:
+        assert response.status == 200
+        assert json.load(response)["object"] == "list"

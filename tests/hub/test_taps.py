@@ -1,46 +1,46 @@
-"""Traces and edits of transformers models, under the addresses of our own."""
+"""Trace and edit transformers models with the tap names of keysift models."""
 
 import pytest
 import torch
 
 from keysift.hub.taps import edit, trace
-from tests.hub.models import build
 from tests.hub.test_probe import FAMILIES, TEXTS, plain
+from tests.hub.transformers_models import build
 from tests.refusals import refuses
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_trace_sees_the_models_own_weights_and_changes_no_bit(family: str) -> None:
+def test_traced_weights_equal_output_attentions(family: str) -> None:
     model = build(family, "eager")
     theirs = plain(model, TEXTS)
-    with trace(model, "layers.*.relevance", "blocks.1.attn.hook_q") as seen:
+    with trace(model, "layers.*.relevance", "blocks.1.attn.hook_q") as values:
         assert torch.equal(plain(model, TEXTS).logits, theirs.logits)
-    assert set(seen) == {"layers.0.attention.relevance", "layers.1.attention.relevance", "layers.1.attention.q"}
+    assert set(values) == {"layers.0.attention.relevance", "layers.1.attention.relevance", "layers.1.attention.q"}
     for layer in (0, 1):
         real = slice(-len(TEXTS[1]), None)
-        found, wanted = seen[f"layers.{layer}.attention.relevance"], theirs.attentions[layer]
-        torch.testing.assert_close(found[0], wanted[0], rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(found[1, :, real], wanted[1, :, real], rtol=1e-4, atol=1e-5)
+        actual, expected = values[f"layers.{layer}.attention.relevance"], theirs.attentions[layer]
+        torch.testing.assert_close(actual[0], expected[0], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(actual[1, :, real], expected[1, :, real], rtol=1e-4, atol=1e-5)
     assert model.config._attn_implementation == "eager"
 
 
 @pytest.mark.parametrize("what", ["q", "k", "v", "scores", "relevance", "output"])
-def test_every_address_can_be_edited(what: str) -> None:
+def test_every_tap_can_be_edited(what: str) -> None:
     model = build("llama")
     before = plain(model, TEXTS).logits
     with edit(model, {f"layers.1.{what}": lambda x: x}):
         torch.testing.assert_close(plain(model, TEXTS).logits[0], before[0], rtol=1e-4, atol=1e-4)
-    with edit(model, {f"layers.1.{what}": lambda x: x + x.square()}), trace(model, "layers.*." + what) as seen:
+    with edit(model, {f"layers.1.{what}": lambda x: x + x.square()}), trace(model, "layers.*." + what) as values:
         after = plain(model, TEXTS).logits
     assert not torch.allclose(after, before, atol=1e-3)
     with trace(model, "layers.*." + what) as unedited:
         assert torch.equal(plain(model, TEXTS).logits, before)
     first, second = f"layers.0.attention.{what}", f"layers.1.attention.{what}"
-    torch.testing.assert_close(seen[first], unedited[first])
-    torch.testing.assert_close(seen[second], unedited[second] + unedited[second].square(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(values[first], unedited[first])
+    torch.testing.assert_close(values[second], unedited[second] + unedited[second].square(), rtol=1e-4, atol=1e-5)
 
 
-def test_a_key_dropped_for_one_head_is_dropped_for_it_alone() -> None:
+def test_dropping_a_key_of_one_head_changes_that_head_only() -> None:
     model = build("gpt2")
 
     def drop(w_BHTS: torch.Tensor) -> torch.Tensor:
@@ -57,10 +57,10 @@ def test_a_key_dropped_for_one_head_is_dropped_for_it_alone() -> None:
     assert same[2].tolist() == [True] + [False] * (len(TEXTS[0]) - 1)
 
 
-def test_unknown_addresses_and_other_shapes_are_refused() -> None:
+def test_unknown_taps_and_other_shapes_are_refused() -> None:
     model = build("llama")
     with refuses("no tap matches 'layers.7.q'"), trace(model, "layers.7.q"):
         pass
     with refuses("the edit of layers.0.attention.v must return"), edit(model, {"layers.0.v": lambda v: v[:, :1]}):
         plain(model, TEXTS)
-    assert model.config._attn_implementation == "sdpa", "given back as it was"
+    assert model.config._attn_implementation == "sdpa", "the implementation is restored"

@@ -1,4 +1,4 @@
-"""Trainer, accelerate, PEFT and pipelines on a keysift model, with the recipes people copy."""
+"""Trainer, accelerate, PEFT, pipelines and device maps work with a keysift model as with any other model."""
 
 from itertools import islice
 from pathlib import Path
@@ -9,11 +9,11 @@ import torch
 
 import keysift
 from keysift.data.sources import find_source
-from keysift.data.tokenizer import Bytes
-from keysift.models.arch import MultiscreenArch, TransformerArch
-from keysift.models.kinds import build, configure
+from keysift.data.tokenizers.bytes import Bytes
+from keysift.models.architecture import MultiscreenArch, TransformerArch
+from keysift.models.registry import build, configure
 from keysift.models.save import save
-from tests.hub.ours import kept, loaded
+from tests.hub.keysift_models import loaded, saved_model
 
 pytestmark = pytest.mark.slow
 LENGTH = 64
@@ -22,7 +22,7 @@ ARCHS = {"multiscreen": MultiscreenArch.psi(4), "transformer": TransformerArch(d
 
 @pytest.fixture(params=ARCHS)
 def model(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    """Untrained, of the built-in tokenizer."""
+    """Untrained model for the bytes tokenizer."""
     from transformers import AutoModelForCausalLM
 
     import keysift.hub  # noqa: F401
@@ -32,20 +32,20 @@ def model(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(tmp_path / "untrained")
 
 
-def packed(rows: int) -> list[dict[str, list[int]]]:
-    """The built-in corpus in rows of one length, documents one after the other, each closed by the end token."""
+def packed_rows(rows: int) -> list[dict[str, list[int]]]:
+    """Training rows of LENGTH tokens: documents of the built-in corpus, joined by end tokens and cut."""
     tokenizer = Bytes()
     texts = (document.text[:2000] for document in islice(find_source("stdlib").documents(), rows))
     ids = [token for text in texts for token in (*tokenizer.encode(text), tokenizer.end_id)]
-    cut = [ids[at : at + LENGTH] for at in range(0, len(ids) - LENGTH, LENGTH)][:rows]
-    return [{"input_ids": row, "labels": row} for row in cut]
+    pieces = [ids[start : start + LENGTH] for start in range(0, len(ids) - LENGTH, LENGTH)][:rows]
+    return [{"input_ids": row, "labels": row} for row in pieces]
 
 
-def trained(model: Any, folder: Path, **more: Any) -> Any:
+def make_trainer(model: Any, folder: Path, **overrides: Any) -> Any:
     pytest.importorskip("accelerate")
     from transformers import Trainer, TrainingArguments, default_data_collator
 
-    asked = TrainingArguments(
+    arguments = TrainingArguments(
         output_dir=str(folder),
         per_device_train_batch_size=8,
         max_steps=20,
@@ -53,36 +53,36 @@ def trained(model: Any, folder: Path, **more: Any) -> Any:
         report_to=[],
         use_cpu=True,
         disable_tqdm=True,
-        **{"learning_rate": 1e-2, "save_strategy": "no", **more},
+        **{"learning_rate": 1e-2, "save_strategy": "no", **overrides},
     )
-    rows = packed(160)
+    rows = packed_rows(160)
     return Trainer(
-        model=model, args=asked, train_dataset=rows, eval_dataset=rows[:16], data_collator=default_data_collator
+        model=model, args=arguments, train_dataset=rows, eval_dataset=rows[:16], data_collator=default_data_collator
     )
 
 
-def test_trainer_on_a_packed_dataset(model: Any, tmp_path: Path) -> None:
-    trainer = trained(model, tmp_path / "out", gradient_checkpointing=True, gradient_accumulation_steps=2)
+def test_trainer_reduces_the_loss_and_saves(model: Any, tmp_path: Path) -> None:
+    trainer = make_trainer(model, tmp_path / "out", gradient_checkpointing=True, gradient_accumulation_steps=2)
     before = trainer.evaluate()["eval_loss"]
     trainer.train()
     after = trainer.evaluate()["eval_loss"]
     assert after < before - 0.5, (before, after)
     trainer.save_model(tmp_path / "saved")
-    tokens = torch.tensor([packed(1)[0]["input_ids"]])
+    tokens = torch.tensor([packed_rows(1)[0]["input_ids"]])
     assert torch.equal(keysift.load(tmp_path / "saved")(tokens), model.eval()(tokens).logits)
 
 
-def test_resuming_a_trainer_gives_the_same_weights(model: Any, tmp_path: Path) -> None:
-    """A Trainer loads its checkpoints past from_pretrained, straight into the module: the names must be the same."""
+def test_resumed_trainer_reaches_the_same_weights(model: Any, tmp_path: Path) -> None:
+    """Trainer loads checkpoints directly into the module, without from_pretrained: parameter names must match."""
     from transformers import AutoModelForCausalLM
 
-    twin = AutoModelForCausalLM.from_pretrained(tmp_path / "untrained")
-    whole = trained(model, tmp_path / "out", save_strategy="steps", save_steps=10)
-    whole.train()
-    again = trained(twin, tmp_path / "out", save_strategy="steps", save_steps=10)
-    again.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-10"))
+    resumed_model = AutoModelForCausalLM.from_pretrained(tmp_path / "untrained")
+    uninterrupted = make_trainer(model, tmp_path / "out", save_strategy="steps", save_steps=10)
+    uninterrupted.train()
+    resumed = make_trainer(resumed_model, tmp_path / "out", save_strategy="steps", save_steps=10)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-10"))
     for name, value in model.state_dict().items():
-        torch.testing.assert_close(twin.state_dict()[name], value, msg=name)
+        torch.testing.assert_close(resumed_model.state_dict()[name], value, msg=name)
 
 
 @pytest.mark.parametrize("targets", [["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj"], "all-linear"])
@@ -94,13 +94,13 @@ def test_lora_reduces_the_loss_and_merges(model: Any, targets: Any, tmp_path: Pa
     tuned = peft.get_peft_model(
         model, peft.LoraConfig(r=8, lora_alpha=16, target_modules=targets, task_type="CAUSAL_LM")
     )
-    trainer = trained(tuned, tmp_path / "out")
+    trainer = make_trainer(tuned, tmp_path / "out")
     before = trainer.evaluate()["eval_loss"]
     trainer.train()
     after = trainer.evaluate()["eval_loss"]
     assert after < before - 0.1, (before, after)
     tuned.eval().save_pretrained(tmp_path / "adapter")
-    tokens = torch.tensor([packed(1)[0]["input_ids"]])
+    tokens = torch.tensor([packed_rows(1)[0]["input_ids"]])
     expected = tuned(tokens).logits
 
     base = AutoModelForCausalLM.from_pretrained(tmp_path / "untrained")
@@ -111,10 +111,10 @@ def test_lora_reduces_the_loss_and_merges(model: Any, targets: Any, tmp_path: Pa
     torch.testing.assert_close(keysift.load(tmp_path / "merged")(tokens), expected, atol=1e-4, rtol=1e-4)
 
 
-def test_accelerate(model: Any) -> None:
+def test_accelerate_reduces_the_loss(model: Any) -> None:
     accelerator = pytest.importorskip("accelerate").Accelerator(cpu=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    rows = torch.tensor([row["input_ids"] for row in packed(64)])
+    rows = torch.tensor([row["input_ids"] for row in packed_rows(64)])
     prepared, optimizer, batches = accelerator.prepare(
         model.train(), optimizer, torch.utils.data.DataLoader(rows, batch_size=8)
     )
@@ -128,29 +128,29 @@ def test_accelerate(model: Any) -> None:
     assert losses[-1] < losses[0] - 0.2, losses
 
 
-def test_pipeline(tmp_path: Path) -> None:
+def test_pipeline_generates_the_same_text_as_keysift(tmp_path: Path) -> None:
     from transformers import pipeline
 
-    directory = kept(tmp_path)
-    write = pipeline("text-generation", model=str(directory), device="cpu")
+    directory = saved_model(tmp_path)
+    generator = pipeline("text-generation", model=str(directory), device="cpu")
     texts = ["def ", "a longer prompt, so that the first is padded: "]
-    asked = {"max_new_tokens": 12, "do_sample": False, "return_full_text": False}
-    found = [one[0]["generated_text"] for one in write(texts, batch_size=2, **asked)]
-    assert found == keysift.open(directory).generate(texts, max_new_tokens=12)
+    options = {"max_new_tokens": 12, "do_sample": False, "return_full_text": False}
+    actual = [outputs[0]["generated_text"] for outputs in generator(texts, batch_size=2, **options)]
+    assert actual == keysift.open(directory).generate(texts, max_new_tokens=12)
 
 
-def test_device_map(tmp_path: Path) -> None:
+def test_device_map_gives_the_same_logits(tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
     tokens = torch.arange(24)[None]
     placed = loaded(tmp_path / "a", device_map="auto")
     assert torch.equal(placed(tokens).logits, loaded(tmp_path / "b")(tokens).logits)
 
 
-def test_a_run_is_read_by_transformers_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transformers_loads_a_run_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers import AutoTokenizer
 
     from keysift.cli.main import parse
-    from keysift.cli.train import run
+    from keysift.cli.verbs.train import run
 
     monkeypatch.chdir(tmp_path)
     text = tmp_path / "text.txt"
@@ -161,9 +161,9 @@ def test_a_run_is_read_by_transformers_as_it_stands(tmp_path: Path, monkeypatch:
 
     import keysift.hub
 
-    own = keysift.open(tmp_path / "run")
+    run_model = keysift.open(tmp_path / "run")
     tokens = AutoTokenizer.from_pretrained(tmp_path / "run")("def g(", return_tensors="pt")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "run")
-    assert tokens["input_ids"].tolist() == [own.tokenizer.encode("def g(")]
-    assert torch.equal(model(**tokens).logits, own.model(tokens["input_ids"]))
-    assert model.generation_config.eos_token_id == own.tokenizer.end_id
+    assert tokens["input_ids"].tolist() == [run_model.tokenizer.encode("def g(")]
+    assert torch.equal(model(**tokens).logits, run_model.model(tokens["input_ids"]))
+    assert model.generation_config.eos_token_id == run_model.tokenizer.end_id

@@ -1,4 +1,4 @@
-"""The one door: shapes, masks, grouped heads, alignment, precision, backends."""
+"""attend: shapes, masks, grouped heads, alignment, precision and the choice of backend."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import keysift
-from keysift.kernels.attend import BACKENDS, Choice, attend, explain, only
+from keysift.kernels.attend import BACKENDS, Choice, attend, explain, force_backend
 from keysift.kernels.positions import Positions
 from keysift.mechanisms import MECHANISMS
 from keysift.mechanisms.spec import Mechanism
@@ -15,7 +15,7 @@ from tests.refusals import refuses
 
 
 def inputs(mechanism: Mechanism, t: int, s: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
-    """Around one direction, so that screening and its kin accept many keys."""
+    """Inputs around one direction, so that screening accepts many keys."""
     centre = torch.tensor([1.0, 0.6, -0.8, 0.5])
     q = centre + 0.6 * torch.randn(2, 4 * mechanism.maps, t, 4)
     k = centre + 0.6 * torch.randn(2, 2 * mechanism.key_maps, s, 4)
@@ -38,7 +38,7 @@ def test_shapes_and_grouped_heads(mechanism: Mechanism) -> None:
 
 
 @every
-def test_keep_is_the_same_as_leaving_keys_out(mechanism: Mechanism) -> None:
+def test_keep_equals_removing_keys(mechanism: Mechanism) -> None:
     q, k, v = inputs(mechanism, t=3, s=6)
     keep = torch.tensor([True, False, True, True, False, True])
     at, key_at = torch.arange(5, 8), torch.arange(6)
@@ -48,7 +48,7 @@ def test_keep_is_the_same_as_leaving_keys_out(mechanism: Mechanism) -> None:
 
 
 @every
-def test_minus_infinity_in_the_bias_is_keep(mechanism: Mechanism) -> None:
+def test_bias_of_minus_infinity_equals_keep(mechanism: Mechanism) -> None:
     q, k, v = inputs(mechanism, t=4, s=6)
     keep = torch.rand(2, 4, 4, 6) > 0.3
     bias = torch.where(keep, 0.0, -math.inf)
@@ -73,8 +73,8 @@ def test_bias_reaches_both_maps() -> None:
 
 
 @every
-def test_the_last_query_stands_on_the_last_key(mechanism: Mechanism) -> None:
-    """Aligned top-left, one query over six keys would see only the first."""
+def test_last_query_is_aligned_with_the_last_key(mechanism: Mechanism) -> None:
+    """With positions aligned at the start, one query over six keys would attend to the first key only."""
     q, k, v = inputs(mechanism, t=6, s=6)
     torch.testing.assert_close(
         attend(mechanism, q[:, :, 4:], k, v), attend(mechanism, q, k, v)[:, :, 4:], rtol=1e-5, atol=1e-6
@@ -83,13 +83,13 @@ def test_the_last_query_stands_on_the_last_key(mechanism: Mechanism) -> None:
 
 @every
 def test_no_leak_from_the_future_in_bf16_at_600(mechanism: Mechanism) -> None:
-    """bf16 cannot tell position 598 from 599: a mask or position carried in it lets row 598 read key 599."""
+    """bf16 rounds 598 and 599 to the same number: with positions in bf16, row 598 would attend to key 599."""
     q, k, v = inputs(mechanism, t=600, s=600, dtype=torch.bfloat16)
     q, k, v = q[:1], k[:1], v[:1]
     wide = {s.name: math.inf for s in mechanism.scalars if s.name == "window"}
     before = attend(mechanism, q, k, v, scalars=wide)
     _, w = attend(mechanism, q, k, v, scalars=wide, return_weights=True)
-    assert (w[:, :, 599, 599] != 0).any() or (w[:, :, 599] != 0).float().mean() > 0.01, "nothing was open"
+    assert (w[:, :, 599, 599] != 0).any() or (w[:, :, 599] != 0).float().mean() > 0.01, "no key has a weight"
     k, v = k.clone(), v.clone()
     k[:, :, 599], v[:, :, 599] = 4 * q[:, : k.shape[1], 599], 50.0
     after = attend(mechanism, q, k, v, scalars=wide)
@@ -99,8 +99,8 @@ def test_no_leak_from_the_future_in_bf16_at_600(mechanism: Mechanism) -> None:
 
 @every
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
-def test_half_precision_only_carries(mechanism: Mechanism, dtype: torch.dtype) -> None:
-    """Computed as in fp32 from the rounded inputs, rounded once at the end."""
+def test_half_precision_computes_in_fp32(mechanism: Mechanism, dtype: torch.dtype) -> None:
+    """The result is that of fp32 on the rounded inputs, rounded once at the end."""
     q, k, v = inputs(mechanism, t=9, s=9, dtype=dtype)
     out = attend(mechanism, q, k, v)
     assert out.dtype == dtype
@@ -108,26 +108,26 @@ def test_half_precision_only_carries(mechanism: Mechanism, dtype: torch.dtype) -
 
 
 @every
-def test_positions_may_be_given(mechanism: Mechanism) -> None:
+def test_explicit_positions(mechanism: Mechanism) -> None:
     q, k, v = inputs(mechanism, t=3, s=6)
     at, key_at = torch.arange(3, 6), torch.arange(6)
-    given = attend(mechanism, q, k, v, positions=Positions.explicit(at, key_at))
-    torch.testing.assert_close(given, attend(mechanism, q, k, v), rtol=1e-5, atol=1e-6)
+    explicit = attend(mechanism, q, k, v, positions=Positions.explicit(at, key_at))
+    torch.testing.assert_close(explicit, attend(mechanism, q, k, v), rtol=1e-5, atol=1e-6)
     counted = attend(mechanism, q, k, v, positions=Positions.counted(3, 6))
     assert torch.equal(counted, attend(mechanism, q, k, v))
-    # In any order of keys, one batch row at a time, one head at a time.
+    # Keys in any order, with positions per batch row and per head.
     shuffled = torch.randperm(6)
     positions = Positions.explicit(at.expand(2, 1, 3), shuffled.expand(2, 4, 6))
-    got = attend(mechanism, q, k[:, :, shuffled], v[:, :, shuffled], positions=positions)
-    torch.testing.assert_close(got, attend(mechanism, q, k, v), rtol=1e-5, atol=1e-6)
+    actual = attend(mechanism, q, k[:, :, shuffled], v[:, :, shuffled], positions=positions)
+    torch.testing.assert_close(actual, attend(mechanism, q, k, v), rtol=1e-5, atol=1e-6)
 
 
-def test_queries_before_every_key_see_nothing() -> None:
+def test_queries_before_every_key_get_zeros() -> None:
     q, k, v = inputs(MECHANISMS.find("softmax"), t=5, s=2)
     assert (attend("softmax", q, k, v)[:, :, :3] == 0).all()
 
 
-def test_scalars_move_the_answer() -> None:
+def test_scalars_change_the_output() -> None:
     for mechanism in MECHANISMS:
         q, k, v = inputs(mechanism, t=9, s=9)
         for scalar in mechanism.scalars:
@@ -139,7 +139,7 @@ def test_scalars_move_the_answer() -> None:
                 assert not torch.equal(first, last), f"{mechanism.name}: {scalar.name} changes nothing"
 
 
-def test_explain_says_which_and_why() -> None:
+def test_explain_reports_backend_and_reasons() -> None:
     q, k, v = inputs(MECHANISMS.find("softmax"), t=3, s=3)
     choice = explain("softmax", q, k, v)
     assert isinstance(choice, Choice)
@@ -148,46 +148,49 @@ def test_explain_says_which_and_why() -> None:
 
 
 @pytest.mark.slow
-def test_compiles_whole() -> None:
+def test_compiles() -> None:
     q, k, v = inputs(MECHANISMS.find("softmax"), t=5, s=5)
     for name in ("softmax", "screening", "sigmoid"):
         compiled = torch.compile(lambda q, k, v, name=name: attend(name, q, k, v), fullgraph=True, backend="eager")
         torch.testing.assert_close(compiled(q, k, v), attend(name, q, k, v))
 
 
-def test_the_menu_is_what_it_says() -> None:
+def test_public_names_exist() -> None:
     for name in keysift.__all__:
         assert getattr(keysift, name) is not None
     assert set(keysift.__all__) <= set(dir(keysift))
 
 
-def test_only_makes_auto_mean_one_backend() -> None:
+def test_force_backend_replaces_auto() -> None:
     q, k, v = inputs(MECHANISMS.find("screening"), t=5, s=5)
     first = explain("screening", q, k, v).backend
-    with only("dense"):
+    with force_backend("dense"):
         assert explain("screening", q, k, v) == Choice("dense", {})
-        with only("blockwise"):
+        with force_backend("blockwise"):
             assert explain("screening", q, k, v).backend == "blockwise"
             assert explain("screening", q, k, v, backend="dense").backend == "dense"
         assert explain("screening", q, k, v).backend == "dense"
     assert explain("screening", q, k, v).backend == first
 
 
-def test_only_never_falls_back() -> None:
+def test_force_backend_does_not_fall_back() -> None:
     q, k, v = inputs(MECHANISMS.find("softmax"), t=5, s=5)
-    with only("blockwise"), refuses("no backend can run this call .blockwise: softmax weighs keys"):
+    with (
+        force_backend("blockwise"),
+        refuses("no allowed backend can run this call .blockwise: softmax is not pointwise"),
+    ):
         attend("softmax", q, k, v)
-    with refuses("no backend is called 'dens'"), only("dens"):
+    with refuses("no backend is called 'dens'"), force_backend("dens"):
         attend("softmax", q, k, v)
     assert explain("softmax", q, k, v).backend == "sdpa"
 
 
-def test_only_is_seen_by_a_compiled_graph() -> None:
+def test_force_backend_recompiles_a_graph() -> None:
     q, k, v = inputs(MECHANISMS.find("screening"), t=5, s=5)
-    number = {"dense": 1.0, "blockwise": 2.0}
+    offset_by_backend = {"dense": 1.0, "blockwise": 2.0}
     compiled = torch.compile(
-        lambda x: x + number[explain("screening", q, k, v).backend], fullgraph=True, backend="eager"
+        lambda x: x + offset_by_backend[explain("screening", q, k, v).backend], fullgraph=True, backend="eager"
     )
-    for name, added in number.items():
-        with only(name):
+    for name, added in offset_by_backend.items():
+        with force_backend(name):
             assert compiled(torch.zeros(1)).item() == added

@@ -1,4 +1,4 @@
-"""Bad input at the one door: what was expected, what came, what to do."""
+"""Errors of attend and weigh: what was expected, what was given, what to do."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import torch
 
 import keysift
 from keysift.kernels.attend import BACKENDS, Backend, attend, explain
-from keysift.kernels.native import Code, Reason
+from keysift.kernels.backend import Code, Unavailable
 from keysift.kernels.positions import Positions
 from keysift.kernels.weigh import weigh
 from keysift.mechanisms import find
@@ -58,7 +58,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
         {"mechanism": "screening", "scalars": {"window": torch.ones(4, device="meta")}},
     ),
     (
-        r"keep must be boolean \(True: take part\), got torch.float32; pass a float mask as bias",
+        r"keep must be boolean \(True: attend to the key\), got torch.float32; pass a float mask as bias",
         {"keep": torch.ones(3, 6)},
     ),
     (
@@ -73,7 +73,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     (r"bias is added .* got torch.int64", {"bias": torch.ones(6, dtype=torch.int64)}),
     (r"scale must be a finite number, got nan; leave it out for 8", {"scale": float("nan")}),
     (
-        r"window is how many positions back .*: a number, got a boolean",
+        r"window is the length in tokens .*: a number, got a boolean",
         {"mechanism": "screening", "scalars": {"window": torch.ones(4, dtype=torch.bool)}},
     ),
     (r"window is .* got a boolean", {"mechanism": "screening", "scalars": {"window": True}}),
@@ -97,7 +97,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     (r"screening needs acceptance > 0 and <= 1, got 0;", {"mechanism": "screening", "scalars": {"acceptance": 0.0}}),
     (r"screening needs acceptance > 0 and <= 1, got 1.5;", {"mechanism": "screening", "scalars": {"acceptance": 1.5}}),
     (
-        r"screening needs window > 0, got 0; window is how many positions back",
+        r"screening needs window > 0, got 0; window is the length in tokens",
         {"mechanism": "screening", "scalars": {"window": 0.0}},
     ),
     (
@@ -118,12 +118,12 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("match", "given"), CASES, ids=[match[:40] for match, _ in CASES])
-def test_refuses(match: str, given: dict[str, Any]) -> None:
-    arguments = {"mechanism": "softmax", "q": Q, "k": K, "v": V, **given}
-    for door in (attend, explain):
+@pytest.mark.parametrize(("match", "changes"), CASES, ids=[match[:40] for match, _ in CASES])
+def test_refuses(match: str, changes: dict[str, Any]) -> None:
+    arguments = {"mechanism": "softmax", "q": Q, "k": K, "v": V, **changes}
+    for function in (attend, explain):
         with refuses(match):
-            door(**arguments)
+            function(**arguments)
 
 
 def test_every_error_is_a_value_error() -> None:
@@ -131,18 +131,18 @@ def test_every_error_is_a_value_error() -> None:
         keysift.attend("nothing", Q, K, V)
 
 
-def test_a_backend_asked_for_by_name_runs_or_raises() -> None:
+def test_a_named_backend_runs_or_raises() -> None:
     BACKENDS.add(
         "broken",
         Backend(
             name="broken",
             about="",
             run=lambda call: (call.v, None),
-            unusable=lambda: Reason(Code.NOT_BUILT, "no such chip"),
+            unavailable=lambda: Unavailable(Code.NOT_BUILT, "no such chip"),
         ),
     )
     try:
-        with refuses(r"no backend can run this call \(broken: no such chip\); pass backend='auto'"):
+        with refuses(r"no allowed backend can run this call \(broken: no such chip\); pass backend='auto'"):
             attend("softmax", Q, K, V, backend="broken")
         assert explain("softmax", Q, K, V).backend != "broken"
     finally:
@@ -150,7 +150,7 @@ def test_a_backend_asked_for_by_name_runs_or_raises() -> None:
 
 
 @pytest.mark.parametrize(
-    ("match", "given"),
+    ("match", "changes"),
     [
         (r"scores must be a row of numbers, got one number; pass a list", {"scores": 2.0}),
         (r"scores must have at least one key, got 0", {"scores": []}),
@@ -159,28 +159,31 @@ def test_a_backend_asked_for_by_name_runs_or_raises() -> None:
             {"mechanism": "screening", "scores": [2.0, 0.1]},
         ),
         (r"second must broadcast to \. = 2, got 3", {"second": [1.0, 2.0, 3.0]}),
-        (r"keep must be boolean \(True: take part\), got torch.int64", {"keep": [1, 0]}),
+        (r"keep must be boolean \(True: attend to the key\), got torch.int64", {"keep": [1, 0]}),
         (r"distance must broadcast to \. = 2, got 3", {"distance": [1, 2, 3]}),
     ],
 )
-def test_weights_refuses(match: str, given: dict[str, Any]) -> None:
+def test_weigh_refuses(match: str, changes: dict[str, Any]) -> None:
     with refuses(match):
-        weigh(**{"mechanism": "softmax", "scores": [1.0, 2.0], **given})
+        weigh(**{"mechanism": "softmax", "scores": [1.0, 2.0], **changes})
 
 
-def test_a_mechanism_must_list_the_scalars_it_asks_for() -> None:
-    def judge(x: torch.Tensor, distance: torch.Tensor, *, heat: torch.Tensor) -> torch.Tensor:
-        return heat * x
+def test_a_mechanism_must_list_its_scalars() -> None:
+    def weigh_key(x: torch.Tensor, distance: torch.Tensor, *, temperature: torch.Tensor) -> torch.Tensor:
+        return temperature * x
 
     spec: dict[str, Any] = {"name": "toy", "title": "", "source": "", "page": "", "formula": "", "holds": frozenset()}
-    with refuses("toy: judge asks for heat, which its scalars do not list; add a Scalar"):
-        Mechanism(rule=Pointwise(judge=judge), **spec)
-    heat = Scalar(name="heat", meaning="how hot", per=Per.LAYER, probes=(1.0,))
-    assert Mechanism(rule=Pointwise(judge=judge), scalars=(heat,), **spec).scalar("heat") is heat
+    with refuses("toy: weigh_key needs temperature, which the mechanism does not list in scalars; add a Scalar"):
+        Mechanism(rule=Pointwise(weigh_key=weigh_key), **spec)
+    temperature = Scalar(name="temperature", meaning="a factor of the scores", per=Per.LAYER, probes=(1.0,))
+    assert (
+        Mechanism(rule=Pointwise(weigh_key=weigh_key), scalars=(temperature,), **spec).scalar("temperature")
+        is temperature
+    )
 
 
 def test_names_are_registered_once() -> None:
-    with refuses("mechanism 'softmax' is registered already; choose another name"):
+    with refuses("mechanism 'softmax' is already registered; choose another name"):
         keysift.register(find("softmax"))
 
 

@@ -1,4 +1,4 @@
-"""Blocks of whole rows agree with the definition in value and every gradient, for every mechanism."""
+"""The by_rows backend agrees with the definition, gradients included, for every mechanism."""
 
 import math
 import weakref
@@ -13,12 +13,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from keysift.evaluate.agreement import draw
-from keysift.kernels import by_rows
 from keysift.kernels.attend import attend, explain
+from keysift.kernels.eager import rows as by_rows
 from keysift.kernels.positions import Positions
 from keysift.mechanisms import MECHANISMS, entmax, find
 from keysift.mechanisms.spec import Mechanism
+from keysift.verify.agreement import draw_inputs
 from tests.kernels import checks
 from tests.kernels.checks import largest_saved
 from tests.refusals import refuses
@@ -29,7 +29,7 @@ every = pytest.mark.parametrize("mechanism", ALL, ids=lambda mechanism: mechanis
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight rows: the least there are."""
+    """Blocks of eight rows, the smallest size."""
     monkeypatch.setattr(by_rows, "PAIRS", 512)
 
 
@@ -43,7 +43,7 @@ def test_lengths_and_caches(mechanism: Mechanism, t: int, s: int) -> None:
 
 
 @every
-def test_places_masks_and_biases(mechanism: Mechanism) -> None:
+def test_positions_masks_and_biases(mechanism: Mechanism) -> None:
     agrees(mechanism, 20, 20, positions=Positions.packed([[3, 9, 8], [20]]))
     keep = torch.rand(2, 1, 20, 40) > 0.3
     keep[:, :, 7] = False
@@ -59,7 +59,7 @@ ROWS = st.lists(st.floats(-6, 6), min_size=1, max_size=40).map(lambda row: torch
 
 
 @given(ROWS)
-def test_newton_is_sorting(x: Tensor) -> None:
+def test_newton_agrees_with_sorting(x: Tensor) -> None:
     keep = torch.ones_like(x, dtype=torch.bool)
     x = x - x.max()
     for alpha, solve in ((2.0, entmax.solve_sparsemax), (1.5, entmax.solve_entmax15)):
@@ -68,7 +68,7 @@ def test_newton_is_sorting(x: Tensor) -> None:
 
 
 @pytest.mark.parametrize("name", ["sparsemax", "entmax15", "softpick", "rectified_difference"])
-def test_no_tensor_grows_with_queries_times_keys(name: str) -> None:
+def test_no_saved_tensor_grows_with_queries_times_keys(name: str) -> None:
     mechanism = find(name)
     q, k, v = (torch.randn(1, maps, 640, 4, requires_grad=True) for maps in (mechanism.maps, mechanism.key_maps, 1))
     largest = largest_saved(lambda: attend(mechanism, q, k, v, backend="by_rows"))
@@ -76,69 +76,73 @@ def test_no_tensor_grows_with_queries_times_keys(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["sparsemax", "rectified_difference"])
-def test_the_backward_pass_makes_few_tensors_as_long_as_the_keys(name: str) -> None:
-    """Their number does not follow the number of blocks, 40 here."""
+def test_backward_allocates_few_tensors_of_key_length(name: str) -> None:
+    """Their number does not grow with the number of blocks, 40 here."""
     mechanism = find(name)
     q, k, v = (torch.randn(1, maps, 320, 64, requires_grad=True) for maps in (mechanism.maps, mechanism.key_maps, 1))
-    made = 0
+    allocated = 0
 
-    class Watch(TorchDispatchMode):
+    class CountAllocations(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            nonlocal made
+            nonlocal allocated
             out = func(*args, **(kwargs or {}))
-            known = {x.untyped_storage().data_ptr() for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
+            input_storages = {
+                x.untyped_storage().data_ptr() for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)
+            }
             for x in tree_leaves(out):
-                new = isinstance(x, Tensor) and x.untyped_storage().data_ptr() not in known
-                made += new and x.numel() >= v.numel()
+                new = isinstance(x, Tensor) and x.untyped_storage().data_ptr() not in input_storages
+                allocated += new and x.numel() >= v.numel()
             return out
 
     out = attend(mechanism, q, k, v, backend="by_rows").sum()
-    with Watch():
+    with CountAllocations():
         out.backward()
-    assert made < 20
+    assert allocated < 20
 
 
-def test_gradients_of_biases_that_broadcast() -> None:
-    """A bias shared by all queries or all keys is added to by every block."""
+def test_gradients_of_broadcast_biases() -> None:
+    """Every block adds to the gradient of a bias that all queries or all keys share."""
     q, k, v = (torch.randn(1, 2, 40, 4, dtype=torch.float64) for _ in range(3))
     for shape in ((2, 40, 40), (1, 1, 40), (2, 40, 1), (1,)):
-        found = []
+        actual = []
         for backend in ("by_rows", "dense"):
             bias = torch.linspace(-1, 1, math.prod(shape), dtype=torch.float64).view(shape).requires_grad_()
             out = attend("entmax15", q, k, v, bias=bias, backend=backend)
-            found.append(torch.autograd.grad(out.sin().sum(), bias)[0])
-        torch.testing.assert_close(*found)
-        assert shape[-1] == 1 or found[0].abs().max() > 1e-3
+            actual.append(torch.autograd.grad(out.sin().sum(), bias)[0])
+        torch.testing.assert_close(*actual)
+        assert shape[-1] == 1 or actual[0].abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("name", ["sparsemax", "rectified_difference", "ssmax"])
 def test_second_derivatives(name: str) -> None:
     mechanism = find(name)
-    given = {name: value.requires_grad_() for name, value in draw(mechanism, 20, 20).items()}
-    scalars = {name: value for name, value in given.items() if name not in "qkv"}
-    found = []
+    tensors = {name: value.requires_grad_() for name, value in draw_inputs(mechanism, 20, 20).items()}
+    scalars = {name: value for name, value in tensors.items() if name not in "qkv"}
+    actual = []
     for backend in ("by_rows", "dense"):
-        out = attend(mechanism, given["q"], given["k"], given["v"], scalars=scalars, backend=backend)
-        slopes = torch.autograd.grad(out.sin().sum(), list(given.values()), create_graph=True)
-        found.append(torch.autograd.grad(sum(slope.square().sum() for slope in slopes), list(given.values())))
-    torch.testing.assert_close(*found)
+        out = attend(mechanism, tensors["q"], tensors["k"], tensors["v"], scalars=scalars, backend=backend)
+        gradients = torch.autograd.grad(out.sin().sum(), list(tensors.values()), create_graph=True)
+        actual.append(
+            torch.autograd.grad(sum(gradient.square().sum() for gradient in gradients), list(tensors.values()))
+        )
+    torch.testing.assert_close(*actual)
 
 
 @pytest.mark.parametrize("name", ["entmax15", "rectified_difference"])
 def test_autocast_changes_nothing(name: str) -> None:
-    """It reaches the forward pass only, and the backward pass computes the same weights anew."""
+    """Autocast affects forward passes only, but the backward pass must recompute the same weights."""
     mechanism = find(name)
-    leaves = [x.float().requires_grad_() for x in list(draw(mechanism, 20, 20).values())[:3]]
-    found = []
+    leaves = [x.float().requires_grad_() for x in list(draw_inputs(mechanism, 20, 20).values())[:3]]
+    actual = []
     for enabled in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
             out = attend(mechanism, *leaves, backend="by_rows")
-            found.append((out, *torch.autograd.grad(out.sin().sum(), leaves)))
-    torch.testing.assert_close(*found, rtol=0, atol=0)
+            actual.append((out, *torch.autograd.grad(out.sin().sum(), leaves)))
+    torch.testing.assert_close(*actual, rtol=0, atol=0)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script. is deprecated:DeprecationWarning")  # torch's own
-def test_a_tangent_is_never_dropped() -> None:
+def test_tangents_are_not_dropped() -> None:
     q = torch.randn(1, 1, 8, 4)
     with torch.autograd.forward_ad.dual_level():
         bias = torch.autograd.forward_ad.make_dual(torch.zeros(8, 8), torch.ones(8, 8))
@@ -148,9 +152,9 @@ def test_a_tangent_is_never_dropped() -> None:
 
 def test_declines_with_a_reason() -> None:
     q = torch.randn(1, 1, 8, 4)
-    with refuses("it never forms the weights as a whole"):
+    with refuses("it never forms all weights at once"):
         attend("softpick", q, q, q, backend="by_rows", return_weights=True)
-    assert explain("sparsemax", q, q, q).declined["by_rows"] == "so few queries and keys are one block's work"
+    assert explain("sparsemax", q, q, q).declined["by_rows"] == "the call is too small to be split into blocks"
     long = torch.randn(1, 1, 600, 4)
     assert explain("sparsemax", *(long.double(),) * 3).backend == "by_rows"
     assert explain("softmax", long, long, long).backend == "sdpa"
@@ -161,7 +165,7 @@ def test_declines_with_a_reason() -> None:
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch.compile's own
 @pytest.mark.parametrize("name", ["softpick", "sparsemax", "sigmoid_visible"])
 @pytest.mark.slow
-def test_compiles_whole(name: str) -> None:
+def test_compiles(name: str) -> None:
     q, k, v = (torch.randn(1, 2, 20, 4) for _ in range(3))
     compiled = torch.compile(
         lambda q, k, v: attend(name, q, k, v, backend="by_rows"), fullgraph=True, backend="eager", dynamic=False
@@ -169,13 +173,13 @@ def test_compiles_whole(name: str) -> None:
     torch.testing.assert_close(compiled(q, k, v), attend(name, q, k, v), rtol=1e-5, atol=1e-5)
 
 
-def test_only_what_autograd_saves_stays_alive() -> None:
-    """A checkpointed layer can free its queries then."""
+def test_graph_keeps_saved_tensors_only() -> None:
+    """So a checkpointed layer can free its queries."""
     q, k, v = (torch.randn(1, 1, 4, 3, requires_grad=True) for _ in range(3))
     queries = q * 2
-    gone = weakref.ref(queries)
+    reference = weakref.ref(queries)
     with torch.autograd.graph.saved_tensors_hooks(lambda x: x.shape, torch.zeros):
         out = attend("softmax", queries, k, v, backend="by_rows")
     del queries
-    assert gone() is None
+    assert reference() is None
     assert out.requires_grad

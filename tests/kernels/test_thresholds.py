@@ -1,10 +1,7 @@
-"""Thresholds solved in compiled code agree with the definition in value and every gradient, wherever keys stand."""
+"""The thresholds_cpu backend agrees with the definition for all kinds of positions, gradients included."""
 
 import ctypes
 import math
-import os
-import subprocess
-import sys
 from functools import partial
 
 import pytest
@@ -13,52 +10,56 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from keysift.evaluate.agreement import draw, no_worse_than_plain
-from keysift.evaluate.cached import check_cache
-from keysift.kernels import native, thresholds_cpu
-from keysift.kernels.attend import attend, explain, only
-from keysift.kernels.native import ThresholdRows
+from keysift.kernels.attend import attend, explain, force_backend
+from keysift.kernels.cpu import library
+from keysift.kernels.cpu import thresholds as thresholds_cpu
+from keysift.kernels.cpu.library import ThresholdRows
 from keysift.kernels.positions import Positions
 from keysift.mechanisms import MECHANISMS, entmax, find
 from keysift.mechanisms.rules import Threshold
 from keysift.mechanisms.spec import Mechanism
-from keysift.models.arch import TransformerArch
-from keysift.models.kinds import build, configure
+from keysift.models.architecture import TransformerArch
+from keysift.models.registry import build, configure
+from keysift.verify.agreement import check_agreement, draw_inputs
+from keysift.verify.cache_equality import check_cache
+from tests.forked import run_pytest
 from tests.kernels import checks
-from tests.kernels.checks import compiles_whole, largest_saved
+from tests.kernels.checks import check_compiles, largest_saved
 from tests.machine import needs_kernel
 from tests.refusals import refuses
 
 pytestmark = needs_kernel
-FAMILY = [*(m for m in MECHANISMS if isinstance(m.rule, Threshold)), find("sparsemax+output_gate")]
-every = pytest.mark.parametrize("mechanism", FAMILY, ids=lambda mechanism: mechanism.name)
+THRESHOLD_MECHANISMS = [*(m for m in MECHANISMS if isinstance(m.rule, Threshold)), find("sparsemax+output_gate")]
+every_mechanism = pytest.mark.parametrize("mechanism", THRESHOLD_MECHANISMS, ids=lambda mechanism: mechanism.name)
 
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several blocks of rows, and of heads, in every case."""
+    """Use blocks so small that every case has several blocks of rows and of heads."""
     monkeypatch.setattr(thresholds_cpu, "PAIRS", 700)
 
 
 agrees = partial(checks.agrees, "thresholds_cpu")
 
 
-@every
+@every_mechanism
 @pytest.mark.parametrize(("t", "s"), [(1, 1), (5, 40), (40, 33), (65, 65)])
 def test_lengths_and_caches(mechanism: Mechanism, t: int, s: int) -> None:
     agrees(mechanism, t, s)
 
 
-@every
-def test_places(mechanism: Mechanism) -> None:
+@every_mechanism
+def test_positions(mechanism: Mechanism) -> None:
     agrees(mechanism, 20, 33, causal=False)
     agrees(mechanism, 60, 60, positions=Positions.packed([[3, 50, 7], [60]]))
     agrees(mechanism, 60, 60, positions=Positions.packed([[3, 50, 5], [40]], 60), causal=False)
-    agrees(mechanism, 4, 30, positions=Positions.padded([1, 0], 4, start=[11, 26]).seeing([0, 0], [14, 30], 30))
+    agrees(
+        mechanism, 4, 30, positions=Positions.padded([1, 0], 4, start=[11, 26]).with_cached_keys([0, 0], [14, 30], 30)
+    )
 
 
-@every
-def test_rows_that_see_nothing(mechanism: Mechanism) -> None:
+@every_mechanism
+def test_queries_without_visible_keys(mechanism: Mechanism) -> None:
     fast = agrees(mechanism, 20, 9)
     assert (fast["output"][:, :, :11] == 0).all()
     assert (fast["gradient of q"][:, :, :11] == 0).all()
@@ -68,25 +69,25 @@ def test_rows_that_see_nothing(mechanism: Mechanism) -> None:
 
 @pytest.mark.parametrize("size", [1e-3, 30.0])
 def test_scores_of_every_size(size: float) -> None:
-    """Nearly equal scores weigh every key, large ones a few."""
+    """Nearly equal scores give every key a weight, large scores only a few."""
     for name in ("sparsemax", "entmax15"):
         mechanism = find(name)
-        draws = [draw(mechanism, 40, 40, seed=seed) for seed in range(3)]
+        draws = [draw_inputs(mechanism, 40, 40, seed=seed) for seed in range(3)]
         for inputs in draws:
             inputs["q"] = inputs["q"] * size
-        no_worse_than_plain(mechanism, *draws, backend="thresholds_cpu")
+        check_agreement(mechanism, *draws, backend="thresholds_cpu")
 
 
 def test_half_precision() -> None:
     mechanism = find("entmax15")
-    no_worse_than_plain(mechanism, draw(mechanism, 20, 20), backend="thresholds_cpu", dtype=torch.bfloat16)
+    check_agreement(mechanism, draw_inputs(mechanism, 20, 20), backend="thresholds_cpu", dtype=torch.bfloat16)
 
 
-def weights(x: Tensor, order: float, seen: int | None = None) -> Tensor:
-    """Of the rows of a matrix, by the library."""
+def weights(x: Tensor, order: float, visible: int | None = None) -> Tensor:
+    """The weights of the rows of a matrix, computed by the library."""
     w, orders = x.clone(), torch.tensor([order])
-    rows = ThresholdRows(1, *x.shape, x.shape[1] if seen is None else seen, orders.data_ptr())
-    native.check(native.library().keysift_threshold_weigh(ctypes.byref(rows), native.pointer(w)))
+    rows = ThresholdRows(1, *x.shape, x.shape[1] if visible is None else visible, orders.data_ptr())
+    library.check_status(library.load().keysift_threshold_weigh(ctypes.byref(rows), library.pointer(w)))
     return w
 
 
@@ -95,17 +96,17 @@ ROWS = st.lists(st.floats(-6, 6, width=32), min_size=1, max_size=70).map(lambda 
 
 @settings(max_examples=30)
 @given(ROWS)
-def test_weights_are_those_of_the_sorted_row(x: Tensor) -> None:
+def test_weights_agree_with_the_solvers(x: Tensor) -> None:
     exact = x.double() - x.double().max()
     keep = torch.ones_like(exact, dtype=torch.bool)
     alpha = torch.tensor(1.3, dtype=torch.float64)
     for order, solve in ((2.0, entmax.solve_sparsemax), (1.5, entmax.solve_entmax15), (1.3, entmax.solve_by_bisection)):
-        found = weights(x, order)
-        torch.testing.assert_close(found.double(), solve(exact, keep, alpha), rtol=1e-5, atol=3e-7)
-        assert found.double().sum().item() == pytest.approx(1, abs=1e-6)
+        actual = weights(x, order)
+        torch.testing.assert_close(actual.double(), solve(exact, keep, alpha), rtol=1e-5, atol=3e-7)
+        assert actual.double().sum().item() == pytest.approx(1, abs=1e-6)
 
 
-def test_long_rows_sum_to_one_and_hold_exact_zeros() -> None:
+def test_long_rows_sum_to_one_with_exact_zeros() -> None:
     x = torch.randn(6, 5001, generator=torch.Generator().manual_seed(0)) * torch.tensor(
         [[1e-5], [0.01], [0.1], [1], [9], [1e3]]
     )
@@ -116,16 +117,16 @@ def test_long_rows_sum_to_one_and_hold_exact_zeros() -> None:
         assert (w[-1] == 0).sum() > 4900
 
 
-def test_what_is_not_seen_is_not_read_and_what_is_strange_is_nan() -> None:
+def test_masked_scores_are_not_read_and_non_finite_rows_are_nan() -> None:
     x = torch.zeros(4, 20)
     x[:, 10:] = math.nan
-    w = weights(x, 1.5, seen=7)
+    w = weights(x, 1.5, visible=7)
     assert (w[:, :7] > 0).all()
     assert (w[0, 7:] == 0).all()
     assert w[3, :10].isfinite().all()
-    for strange in (math.nan, math.inf):
+    for non_finite in (math.nan, math.inf):
         x = torch.zeros(1, 40)
-        x[0, 33] = strange
+        x[0, 33] = non_finite
         for order in (2.0, 1.5, 1.3):
             assert weights(x, order).isnan().all()
     x = torch.zeros(1, 40)
@@ -134,116 +135,121 @@ def test_what_is_not_seen_is_not_read_and_what_is_strange_is_nan() -> None:
     assert weights(torch.full((1, 3), -math.inf), 2.0).isnan().all()
 
 
-def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_do_not_depend_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thresholds_cpu, "PAIRS", 1 << 16)
     leaves = [torch.randn(1, 2, 300, 8).requires_grad_() for _ in range(3)]
     alpha = torch.tensor([1.3, 1.7]).requires_grad_()
-    found = []
+    actual = []
     before = torch.get_num_threads()
     try:
         for threads in (1, 3):
             torch.set_num_threads(threads)
             out = attend("alpha_entmax", *leaves, scalars={"alpha": alpha}, backend="thresholds_cpu")
-            found.append((out, *torch.autograd.grad(out.sin().sum(), [*leaves, alpha])))
+            actual.append((out, *torch.autograd.grad(out.sin().sum(), [*leaves, alpha])))
     finally:
         torch.set_num_threads(before)
-    torch.testing.assert_close(*found, rtol=1e-6, atol=1e-6)  # torch's own products follow the threads
+    torch.testing.assert_close(
+        *actual, rtol=1e-6, atol=1e-6
+    )  # matrix products of torch depend on the number of threads
 
 
-def test_is_chosen_and_says_why_not() -> None:
+def test_is_chosen_or_gives_a_reason() -> None:
     q = torch.randn(1, 1, 600, 4)
     for name in ("sparsemax", "entmax15", "alpha_entmax"):
         assert explain(name, q, q, q).backend == "thresholds_cpu"
     choice = explain("sparsemax", q, q, q, keep=torch.ones(600, 600, dtype=torch.bool))
     assert choice.backend == "by_rows"
-    assert choice.declined["thresholds_cpu"] == "a keep mask or a bias was given"
+    assert choice.declined["thresholds_cpu"] == "it does not support a keep mask or a bias"
     choice = explain("rectified_difference", *(q.expand(1, 2, 600, 4),) * 2, q)
-    assert choice.declined["thresholds_cpu"] == "it solves for thresholds, and rectified_difference has none"
-    few = q[:, :, :8]
+    assert choice.declined["thresholds_cpu"] == "it runs sparsemax and entmax only, not rectified_difference"
+    short = q[:, :, :8]
     assert (
-        explain("sparsemax", few, few, few).declined["thresholds_cpu"] == "so few queries and keys are one block's work"
+        explain("sparsemax", short, short, short).declined["thresholds_cpu"]
+        == "the call is too small to be split into blocks"
     )
 
 
 def test_autocast_changes_nothing() -> None:
     leaves = [torch.randn(1, 2, 20, 4).requires_grad_() for _ in range(3)]
-    found = []
+    actual = []
     for enabled in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
             out = attend("entmax15", *leaves, backend="thresholds_cpu")
-            found.append((out, *torch.autograd.grad(out.sin().sum(), leaves)))
-    torch.testing.assert_close(*found, rtol=0, atol=0)
+            actual.append((out, *torch.autograd.grad(out.sin().sum(), leaves)))
+    torch.testing.assert_close(*actual, rtol=0, atol=0)
 
 
 def test_second_derivatives_are_refused() -> None:
     q = torch.randn(1, 1, 4, 4, requires_grad=True)
     out = attend("sparsemax", q, q, q, backend="thresholds_cpu")
-    (slope,) = torch.autograd.grad(out.sum(), q, create_graph=True)
-    with refuses("first derivatives only; for second ones pass backend='dense'"):
-        torch.autograd.grad(slope.sum(), q)
+    (gradient,) = torch.autograd.grad(out.sum(), q, create_graph=True)
+    with refuses("no second derivatives; pass backend='dense'"):
+        torch.autograd.grad(gradient.sum(), q)
 
 
-def test_the_library_refuses_what_it_cannot_solve() -> None:
-    with refuses("the compiled kernel refused the call: order 3 is not above 1 and at most 2"):
+def test_the_library_refuses_invalid_rows() -> None:
+    with refuses("the compiled kernel rejected the call: order 3 is not above 1 and at most 2"):
         weights(torch.zeros(1, 4), 3.0)
     rows = ThresholdRows(1, 1, 4, 4, None)
-    assert native.library().keysift_threshold_weigh(ctypes.byref(rows), None) != 0
-    assert b"must not be NULL" in native.library().keysift_last_error()
+    assert library.load().keysift_threshold_weigh(ctypes.byref(rows), None) != 0
+    assert b"must not be NULL" in library.load().keysift_last_error()
 
 
-def test_no_tensor_grows_with_queries_times_keys() -> None:
+def test_no_saved_tensor_grows_with_queries_times_keys() -> None:
     q = torch.randn(1, 1, 640, 4, requires_grad=True)
     assert largest_saved(lambda: attend("sparsemax", q, q, q, backend="thresholds_cpu")) <= 640 * 4
 
 
 def test_caches() -> None:
-    """Through a cache, in calls of several lengths and token by token, logits are those of one forward pass."""
+    """With a cache, in calls of several lengths and token by token, the logits equal those of one forward pass."""
     arch = TransformerArch(depth=2, heads=2, width=16, mechanism="entmax15")
     model = build(configure(arch, vocab_size=11, context=64), torch.Generator().manual_seed(0)).eval()
-    with only("thresholds_cpu"):
+    with force_backend("thresholds_cpu"):
         check_cache(model, (40, 3, 1, 1))
 
 
 @pytest.mark.slow
-def test_the_operators_are_what_torch_expects() -> None:
+def test_operators_pass_opcheck() -> None:
     q, k, v = (torch.randn(1, 2, 6, 4, requires_grad=True) for _ in range(3))
     orders = torch.tensor([1.3, 1.6], requires_grad=True)
-    for pieces in (None, torch.tensor([[0, 1, 3, 1, 3, 0]])):
-        torch.library.opcheck(thresholds_cpu._thresholds, (q, k, v, orders, pieces, 0, 0.5))
+    for segments in (None, torch.tensor([[0, 1, 3, 1, 3, 0]])):
+        torch.library.opcheck(thresholds_cpu._thresholds, (q, k, v, orders, segments, 0, 0.5))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sparsemax", "alpha_entmax"])
-def test_compiles_whole(name: str) -> None:
-    compiles_whole(name, "thresholds_cpu")
+def test_compiles(name: str) -> None:
+    check_compiles(name, "thresholds_cpu")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("isa", ["avx512", "avx2", "plain"])
 def test_every_instruction_set(isa: str) -> None:
-    """In a process of its own: the variant is chosen when the library loads."""
-    if isa not in native.instruction_sets():
-        pytest.skip(f"THIS MACHINE CANNOT RUN {isa}; it runs {', '.join(native.instruction_sets())}")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    only_these = ["-k", "lengths and 65 or places or sorted or long_rows or strange or every_size"]
-    environment = {**os.environ, "KEYSIFT_ISA": isa}
-    done = subprocess.run([*command, *only_these], check=False, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stdout[-2000:]
+    """In a separate process, because the variant is chosen when the library loads."""
+    if isa not in library.instruction_sets():
+        pytest.skip(f"THIS MACHINE CANNOT RUN {isa}; it runs {', '.join(library.instruction_sets())}")
+    outcome = run_pytest(
+        __file__,
+        "-k",
+        "lengths and 65 or positions or solvers or long_rows or non_finite or every_size",
+        KEYSIFT_ISA=isa,
+    )
+    assert outcome.code == 0, outcome.output[-2000:]
 
 
-def test_another_default_type_changes_nothing() -> None:
+def test_default_dtype_does_not_matter() -> None:
     leaves = [torch.randn(1, 2, 9, 8).requires_grad_() for _ in range(3)]
     torch.set_default_dtype(torch.float64)
     try:
         out = attend("entmax15", *leaves, backend="thresholds_cpu")
-        found = torch.autograd.grad(out.sum(), leaves)
+        actual = torch.autograd.grad(out.sum(), leaves)
     finally:
         torch.set_default_dtype(torch.float32)
-    assert {x.dtype for x in (out, *found)} == {torch.float32}
+    assert {x.dtype for x in (out, *actual)} == {torch.float32}
 
 
-def test_sizes_beyond_any_memory_are_refused() -> None:
-    one, orders = torch.ones(1), torch.full((1,), 2.0)
+def test_overflowing_sizes_are_refused() -> None:
+    score, orders = torch.ones(1), torch.full((1,), 2.0)
     rows = ThresholdRows(1 << 30, 1 << 30, 1 << 30, 1, orders.data_ptr())
     with refuses("matrices x rows x keys is out of range"):
-        native.check(native.library().keysift_threshold_weigh(ctypes.byref(rows), native.pointer(one)))
+        library.check_status(library.load().keysift_threshold_weigh(ctypes.byref(rows), library.pointer(score)))

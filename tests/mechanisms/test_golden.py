@@ -1,4 +1,4 @@
-"""Frozen numbers, each worked out by hand in plain Python from the formula: six digits."""
+"""Golden values: weights computed by hand from the formulas, to six digits."""
 
 import math
 
@@ -8,10 +8,10 @@ import torch
 from keysift.kernels.weigh import weigh
 from keysift.mechanisms import screening
 
-X = [2.0, 1.0, 0.5, -1.0]
-Y = [0.0, 1.0, 0.0, 0.5]
+SCORES = [2.0, 1.0, 0.5, -1.0]
+SECOND_SCORES = [0.0, 1.0, 0.0, 0.5]  # second map of the differential family
 
-ROWS = [
+CASES = [
     ("softmax", {}, [0.609460, 0.224208, 0.135989, 0.030343]),
     ("differential_v1", {"lam": 0.5}, [0.530930, 0.010741, 0.057459, -0.099131]),
     ("differential_v2", {"lam": 0.5}, [0.530930, 0.010741, 0.057459, -0.099131]),
@@ -41,16 +41,16 @@ ROWS = [
 
 
 @pytest.mark.parametrize(
-    ("name", "scalars", "expected"), ROWS, ids=lambda value: value if isinstance(value, str) else ""
+    ("name", "scalars", "expected"), CASES, ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_scores_to_weights(name: str, scalars: dict[str, float], expected: list[float]) -> None:
-    x, y = torch.tensor(X, dtype=torch.float64), torch.tensor(Y, dtype=torch.float64)
-    got = weigh(name, x, second=y, scalars=scalars)
-    assert got.tolist() == pytest.approx(expected, abs=6e-7)
-    assert [w == 0 for w in got.tolist()] == [w == 0 for w in expected], "zeros are exact, and only where expected"
+    scores, second = torch.tensor(SCORES, dtype=torch.float64), torch.tensor(SECOND_SCORES, dtype=torch.float64)
+    weights = weigh(name, scores, second=second, scalars=scalars)
+    assert weights.tolist() == pytest.approx(expected, abs=6e-7)
+    assert [w == 0 for w in weights.tolist()] == [w == 0 for w in expected], "zeros are exact, and only where expected"
 
 
-def test_published_entmax_row() -> None:
+def test_published_entmax_example() -> None:
     x = torch.tensor([-2.0, 0.0, 0.5], dtype=torch.float64)
     assert weigh("sparsemax", x).tolist() == pytest.approx([0, 0.25, 0.75])
     assert weigh("entmax15", x).tolist() == pytest.approx([0, 0.3260, 0.6740], abs=5e-5)
@@ -62,26 +62,21 @@ def test_published_entmax_row() -> None:
 )
 def test_screening(acceptance: float, expected: list[float]) -> None:
     cosines = torch.tensor([1, 0.8, 0.5, 0.2], dtype=torch.float64)
-    got = weigh("screening", cosines, distance=[0, 1, 2, 3], scalars={"window": 4.5, "acceptance": acceptance})
-    assert got.tolist() == pytest.approx(expected, abs=6e-7)
-    assert [w == 0 for w in got.tolist()] == [w == 0 for w in expected]
+    weights = weigh("screening", cosines, distance=[0, 1, 2, 3], scalars={"window": 4.5, "acceptance": acceptance})
+    assert weights.tolist() == pytest.approx(expected, abs=6e-7)
+    assert [w == 0 for w in weights.tolist()] == [w == 0 for w in expected]
 
 
 def test_softmask() -> None:
-    got = screening.fade(torch.arange(5), torch.tensor(4.5, dtype=torch.float64))
-    assert got.tolist() == pytest.approx([1, 0.883022, 0.586824, 0.25, 0.030154], abs=6e-7)
+    fade = screening.fade(torch.arange(5), torch.tensor(4.5, dtype=torch.float64))
+    assert fade.tolist() == pytest.approx([1, 0.883022, 0.586824, 0.25, 0.030154], abs=6e-7)
 
 
 def test_tanh_norm() -> None:
-    got = screening.tanh_norm(torch.tensor([0.3, 0.4], dtype=torch.float64))
-    assert got.tolist() == pytest.approx([0.277270, 0.369694], abs=6e-7)
+    output = screening.tanh_norm(torch.tensor([0.3, 0.4], dtype=torch.float64))
+    assert output.tolist() == pytest.approx([0.277270, 0.369694], abs=6e-7)
 
 
 def test_mipe_angle() -> None:
     rate = screening.mipe_rate(torch.tensor([10.0, 256.0, 300.0, math.inf], dtype=torch.float64))
     assert (2 * math.pi * rate).tolist() == pytest.approx([0.312978, 0, 0, 0], abs=6e-7)
-
-
-def test_context_experiment_of_softmax() -> None:
-    assert weigh("softmax", [2.0, 1.0]).tolist() == pytest.approx([0.731, 0.269], abs=5e-4)
-    assert weigh("softmax", [2.0, 1.0, 0.5]).tolist() == pytest.approx([0.629, 0.231, 0.140], abs=5e-4)

@@ -1,4 +1,4 @@
-"""Independent implementations and identities the mechanisms must agree with."""
+"""Compare mechanisms with independent implementations and identities."""
 
 import math
 
@@ -33,7 +33,7 @@ def close(got: Tensor, expected: Tensor, tolerance: float = 1e-10) -> None:
     torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)
 
 
-def test_softmax_is_torchs() -> None:
+def test_softmax_equals_sdpa() -> None:
     q, k, v = qkv(heads=6)
     close(attend("softmax", q, k, v), sdpa(q, k, v, is_causal=True, enable_gqa=True))
     keep = torch.rand(2, 1, 7, 7) > 0.4
@@ -42,13 +42,13 @@ def test_softmax_is_torchs() -> None:
     close(attend("softmax", q, k, v, bias=bias, causal=False), sdpa(q, k, v, attn_mask=bias, enable_gqa=True))
 
 
-def test_softmax_is_torchs_for_a_decode_step() -> None:
-    """Aligned at the end: one query over seven keys sees all of them, not just the first."""
+def test_softmax_equals_sdpa_in_a_decode_step() -> None:
+    """Queries are aligned with the last keys: a single query attends to all seven keys."""
     q, k, v = qkv(t=1)
     close(attend("softmax", q, k, v), sdpa(q, k, v))
 
 
-def test_differential_is_a_difference_of_torchs_softmaxes() -> None:
+def test_differential_equals_a_difference_of_sdpa() -> None:
     q, k, v = torch.randn(2, 8, 7, 8, dtype=F64), torch.randn(2, 4, 7, 8, dtype=F64), torch.randn(2, 2, 7, 5, dtype=F64)
     # Heads 2h and 2h + 1 are the maps of head h, on the query and on the key side.
     first, second = (sdpa(q[:, i::2], k[:, i::2], v, is_causal=True, enable_gqa=True) for i in (0, 1))
@@ -61,8 +61,8 @@ def test_differential_is_a_difference_of_torchs_softmaxes() -> None:
     close(attend("differential_v2", q, shared, v, scalars={"lam": lam}), first - lam[..., None] * second)
 
 
-def test_differential_v1_tells_the_maps_of_grouped_keys_apart() -> None:
-    """The published reference repeats keys before pairing them, so both maps read one key head; ours must not."""
+def test_differential_v1_distinguishes_the_maps_of_grouped_keys() -> None:
+    """The published reference repeats keys before pairing them, so both maps use the same key head. Ours must not."""
     q = torch.randn(1, 8, 5, 8, dtype=F64)
     k, v = torch.randn(1, 4, 5, 8, dtype=F64), torch.randn(1, 2, 5, 6, dtype=F64)
     repeated = k.repeat_interleave(2, dim=1)
@@ -72,15 +72,15 @@ def test_differential_v1_tells_the_maps_of_grouped_keys_apart() -> None:
     assert (attend("differential_v1", q, k, v, scalars={"lam": 0.3}) - wrong).abs().max() > 0.1
 
 
-def test_differential_v1_is_quiet_only_below_the_eps_of_its_norm() -> None:
-    """Above it every output has length (1 - lam_init) sqrt(V), however little the maps differ."""
+def test_differential_v1_output_is_small_only_below_the_eps_of_its_norm() -> None:
+    """Above the eps every output has norm (1 - lam_init) sqrt(V), even if the maps hardly differ."""
     q, k, v = torch.randn(1, 2, 9, 8, dtype=F64), torch.randn(1, 2, 9, 8, dtype=F64), torch.randn(1, 1, 9, 6, dtype=F64)
-    loud = attend("differential_v1", q, k, v, scalars={"lam": 0.9}).norm(dim=-1)
-    close(loud, torch.full_like(loud, 0.8 * math.sqrt(6)), tolerance=2e-3)
-    for apart, length in ((1e-1, 1.0), (1e-4, 0.05), (1e-8, 1e-5)):
-        near = torch.stack((q[:, 0], q[:, 0] + apart * q[:, 1]), 1)
-        quiet = attend("differential_v1", near, k[:, :1].expand(1, 2, 9, 8), v, scalars={"lam": 1.0})[0, 0, -1]
-        assert (quiet.norm() < length) == (apart < 1e-1), apart
+    norms = attend("differential_v1", q, k, v, scalars={"lam": 0.9}).norm(dim=-1)
+    close(norms, torch.full_like(norms, 0.8 * math.sqrt(6)), tolerance=2e-3)
+    for difference, length in ((1e-1, 1.0), (1e-4, 0.05), (1e-8, 1e-5)):
+        similar = torch.stack((q[:, 0], q[:, 0] + difference * q[:, 1]), 1)
+        output = attend("differential_v1", similar, k[:, :1].expand(1, 2, 9, 8), v, scalars={"lam": 1.0})[0, 0, -1]
+        assert (output.norm() < length) == (difference < 1e-1), difference
 
 
 @pytest.mark.parametrize(("layer", "expected"), list(enumerate([0.2, 0.356, 0.471, 0.556, 0.619, 0.666, 0.701, 0.727])))
@@ -93,7 +93,7 @@ def test_differential_v1_schedule(layer: int, expected: float) -> None:
     assert drawn.std().item() == pytest.approx(0.11, abs=0.02)
 
 
-def test_differential_v2_shrinks_to_nothing_where_both_maps_agree() -> None:
+def test_differential_v2_output_vanishes_where_both_maps_agree() -> None:
     assert DIFFERENTIAL_V2.scalar("lam").link(torch.tensor(0.0), Site()) == 0.5
     w = weigh("differential_v2", [1.0, 2.0], second=[1.0, 2.0], scalars={"lam": 1 - 1e-6})
     assert w.abs().max() < 1e-6
@@ -103,20 +103,20 @@ ROWS = st.lists(st.floats(-6, 6), min_size=1, max_size=40).map(lambda row: torch
 
 
 @given(ROWS)
-def test_entmax_family_is_the_packages(x: Tensor) -> None:
+def test_entmax_equals_the_entmax_package(x: Tensor) -> None:
     close(weigh("sparsemax", x), sparsemax(x))
     # The package's fp64 sort for 1.5 keeps about eight digits where the support's variance is near one.
     close(weigh("entmax15", x), entmax15(x), tolerance=1e-7)
 
 
 @pytest.mark.parametrize("alpha", [1.05, 1.3, 1.5, 1.75, 2.0])
-def test_bisection_is_the_packages(alpha: float) -> None:
+def test_bisection_equals_the_entmax_package(alpha: float) -> None:
     x = 2 * torch.randn(50, 30, dtype=F64)
     close(weigh("alpha_entmax", x, scalars={"alpha": alpha}), entmax_bisect(x, alpha, n_iter=60), tolerance=1e-9)
 
 
 @given(ROWS)
-def test_bisection_is_sorting(x: Tensor) -> None:
+def test_bisection_equals_sorting(x: Tensor) -> None:
     keep = torch.ones_like(x, dtype=torch.bool)
     x = x - x.max()
     for alpha, solve in ((2.0, entmax.solve_sparsemax), (1.5, entmax.solve_entmax15)):
@@ -139,7 +139,7 @@ def test_support_shrinks_with_alpha() -> None:
 
 
 @pytest.mark.parametrize("sink", [-1.5, 0.0, 2.5])
-def test_sink_is_a_gate_on_torchs_softmax(sink: float) -> None:
+def test_sink_equals_a_gate_on_sdpa(sink: float) -> None:
     q, k, v = qkv()
     x = (q @ k.mT * 8**-0.5).masked_fill(~torch.ones(7, 7, dtype=torch.bool).tril(), -math.inf)
     gate = torch.sigmoid(x.logsumexp(-1) - sink)
@@ -179,16 +179,16 @@ def test_softpick_ignores_masked_keys() -> None:
     assert masked[2] == 0
 
 
-def test_softpick_teaches_negative_keys_and_relu_exp_does_not() -> None:
-    for name, taught in (("softpick", True), ("relu_exp", False), ("relu_exp_normalised", False)):
+def test_softpick_gives_gradients_to_negative_keys_and_relu_exp_does_not() -> None:
+    for name, has_gradient in (("softpick", True), ("relu_exp", False), ("relu_exp_normalised", False)):
         x = torch.tensor([1.0, -0.5], dtype=F64, requires_grad=True)
         weigh(name, x)[0].backward()
         assert x.grad is not None
-        assert (x.grad[1] != 0) == taught
+        assert (x.grad[1] != 0) == has_gradient
 
 
 @pytest.mark.parametrize(("gain", "c"), [(2.0, 0.5), (1.0, 1.0)])
-def test_minus_constant_is_softmax_minus_a_sum_of_values(gain: float, c: float) -> None:
+def test_minus_constant_equals_softmax_minus_a_sum_of_values(gain: float, c: float) -> None:
     q, k, v = qkv()
     expected = gain * (sdpa(q, k, v, is_causal=True) - c * v.cumsum(2))
     close(attend("softmax_minus_constant", q, k, v, scalars={"gain": gain, "c": c}), expected)
@@ -228,19 +228,19 @@ def test_ssmax_starts_as_softmax_on_average() -> None:
         assert SSMAX.scalar("sharpness").default(site).item() == pytest.approx(expected, abs=6e-4)
 
 
-def test_ssmax_does_not_thin_out() -> None:
+def test_ssmax_keeps_its_peak_as_keys_are_added() -> None:
     """One key at 3 among n at -2: softmax loses it as n grows, SSMax keeps it."""
     for n in (10, 1000, 100_000):
         x = torch.full((n,), -2.0)
         x[0] = 3.0
-        kept = weigh("ssmax", x, scalars={"sharpness": 0.43})[0].item()
-        assert kept > 0.9
+        peak = weigh("ssmax", x, scalars={"sharpness": 0.43})[0].item()
+        assert peak > 0.9
     assert weigh("softmax", x)[0].item() < 0.01
 
 
 @pytest.mark.parametrize("name", MECHANISMS.names())
-def test_a_step_at_a_time_is_the_whole(name: str) -> None:
-    """A drop-in that counts the padded length for every causal row fails here."""
+def test_a_step_at_a_time_equals_the_full_pass(name: str) -> None:
+    """An implementation that counts all keys instead of the visible keys of a row fails here."""
     mechanism = MECHANISMS.find(name)
     q, k, v = qkv(heads=2 * mechanism.maps, groups=2)
     k = torch.randn(2, 2 * mechanism.key_maps, 7, 8, dtype=F64)
@@ -250,20 +250,20 @@ def test_a_step_at_a_time_is_the_whole(name: str) -> None:
         close(step, full[:, :, t - 1 : t])
 
 
-def test_value_gate_scales_keys_for_every_query_alike() -> None:
+def test_value_gate_scales_values_for_all_queries() -> None:
     q, k, v = qkv()
     gate = torch.rand(2, 2, 7, 5, dtype=F64)
     close(attend("softmax+value_gate", q, k, v, scalars={"value_gate": gate}), attend("softmax", q, k, gate * v))
 
 
-def test_value_gate_after_screening_is_not_erased_by_unit_length() -> None:
+def test_value_gate_acts_after_value_normalisation() -> None:
     q, _, v = qkv()
     gate = torch.full((2, 2, 7, 5), 1e-3, dtype=F64)
     quiet = attend("screening+value_gate", q, q, v, scalars={"value_gate": gate})
     assert 0 < quiet.norm(dim=-1).max() < 0.01
 
 
-def test_rela_is_the_formula() -> None:
+def test_rela_equals_its_formula() -> None:
     q, k, v = qkv(groups=1)
     gain, gate = torch.rand(2, 5, dtype=F64), torch.randn(2, 5, dtype=F64)
     w = (q @ k.mT * 8**-0.5).clamp_min(0).tril()
@@ -273,10 +273,10 @@ def test_rela_is_the_formula() -> None:
     close(got, y)
 
 
-def test_straight_through_gate_teaches_the_second_map_and_the_plain_one_does_not() -> None:
+def test_straight_through_gate_gives_gradients_to_the_second_map() -> None:
     from keysift.mechanisms.difference import heaviside_gate
 
-    for surrogate, taught in ((None, False), (0.1, True)):
+    for surrogate, has_gradient in ((None, False), (0.1, True)):
         mechanism = heaviside_gate(surrogate_temperature=surrogate)
         x, y = torch.randn(2, 6, dtype=F64), torch.randn(2, 6, dtype=F64, requires_grad=True)
         lam = torch.tensor(0.5, dtype=F64, requires_grad=True)
@@ -284,10 +284,10 @@ def test_straight_through_gate_teaches_the_second_map_and_the_plain_one_does_not
         assert x.grad is not None
         assert x.grad.abs().max() > 0
         for grad in (y.grad, lam.grad):
-            assert (grad is not None and bool(grad.abs().max() > 0)) == taught
+            assert (grad is not None and bool(grad.abs().max() > 0)) == has_gradient
 
 
-def test_straight_through_slope_is_the_sigmoids() -> None:
+def test_straight_through_gradient_equals_the_sigmoid_gradient() -> None:
     from keysift.mechanisms.difference import _StraightThrough
 
     x = torch.randn(20, dtype=F64, requires_grad=True)

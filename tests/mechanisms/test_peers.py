@@ -1,6 +1,6 @@
-"""Public implementations, restated from what they compute, one row at a time in plain Python; nothing is fetched.
+"""Compare mechanisms with public implementations, rewritten row by row in plain Python; nothing is downloaded.
 
-Where a package is on PyPI and installed, the package itself is asked (test_oracles.py asks entmax and torch).
+Installed packages (entmax, torch) are compared directly in test_oracles.py.
 """
 
 import math
@@ -35,7 +35,7 @@ def miller(x: Row) -> list[float]:
 
 
 def gpt_oss(x: Row) -> list[float]:
-    """The sink is one more column before the softmax, and dropped after it."""
+    """The sink is an extra column of the softmax, dropped afterwards."""
     return softmax([*x, 0.7])[:-1]
 
 
@@ -45,7 +45,7 @@ def softpick(x: Row) -> list[float]:
 
 
 def apple(x: Row) -> list[float]:
-    """ml-sigmoid-attention with the bias its paper prescribes."""
+    """ml-sigmoid-attention, with the bias of its paper."""
     return [1 / (1 + math.exp(-(s - math.log(T)))) for s in x]
 
 
@@ -60,7 +60,7 @@ def nakanishi(x: Row) -> list[float]:
 
 
 def selective(x: Row) -> list[float]:
-    """selective_attention, positions alone: 1 + exp(-exp(beta)) log(i)."""
+    """selective_attention with its position term only: 1 + exp(-exp(beta)) log(i)."""
     inverse = 1 + math.exp(-math.exp(1.5)) * math.log(len(x))
     return softmax([inverse * s for s in x])
 
@@ -97,41 +97,41 @@ def draw(heads: int, key_heads: int, value_heads: int) -> tuple[Tensor, Tensor, 
     )
 
 
-def rows(q: Tensor, k: Tensor, weigh: Callable[[Row], list[float]]) -> list[list[float]]:
+def causal_weights(q: Tensor, k: Tensor, weigh: Callable[[Row], list[float]]) -> list[list[float]]:
     """The causal weights of one head, row by row."""
     return [weigh([dot(q[t], k[s]) / math.sqrt(WIDTH) for s in range(t + 1)]) for t in range(T)]
 
 
-def mixed(w: list[list[float]], v: Tensor) -> Tensor:
+def weighted_values(w: list[list[float]], v: Tensor) -> Tensor:
     return torch.stack([sum(x * v[s] for s, x in enumerate(row)) for row in w])
 
 
 @pytest.mark.parametrize("peer", PEERS)
-def test_agrees(peer: str) -> None:
+def test_agrees_with_public_implementation(peer: str) -> None:
     name, scalars, weigh = PEERS[peer]
     q, k, v = draw(2, 1, 1)
-    wanted = torch.stack([mixed(rows(q[0, h], k[0, 0], weigh), v[0, 0]) for h in range(2)])
+    expected = torch.stack([weighted_values(causal_weights(q[0, h], k[0, 0], weigh), v[0, 0]) for h in range(2)])
     got = attend(name, q, k, v, scalars=scalars)[0]
-    torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
 
 
 def test_unilm_differential() -> None:
     """multihead_flashdiff: four attentions, (a1 - lam a2) v, RMSNorm with eps 1e-5, times 1 - lam_init."""
     q, k, v = draw(4, 2, 1)
     for h in range(2):
-        a1, a2 = (mixed(rows(q[0, 2 * h + i], k[0, i], softmax), v[0, 0]) for i in range(2))
+        a1, a2 = (weighted_values(causal_weights(q[0, 2 * h + i], k[0, i], softmax), v[0, 0]) for i in range(2))
         o = a1 - 0.3 * a2
-        wanted = 0.8 * o / (o.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+        expected = 0.8 * o / (o.square().mean(-1, keepdim=True) + 1e-5).sqrt()
         got = attend("differential_v1", q, k, v, scalars={"lam": 0.3})[0, h]
-        torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
 
 
-def test_differential_of_2026() -> None:
-    """Even minus sigmoid times odd heads, over shared keys and values."""
+def test_differential_v2() -> None:
+    """Even heads minus sigmoid(lambda) times odd heads, with shared keys and values."""
     q, k, v = draw(4, 1, 1)
     lam = torch.rand(1, 2, T, dtype=F64)
     for h in range(2):
-        a1, a2 = (mixed(rows(q[0, 2 * h + i], k[0, 0], softmax), v[0, 0]) for i in range(2))
+        a1, a2 = (weighted_values(causal_weights(q[0, 2 * h + i], k[0, 0], softmax), v[0, 0]) for i in range(2))
         got = attend("differential_v2", q, k, v, scalars={"lam": lam})[0, h]
         torch.testing.assert_close(got, a1 - lam[0, h, :, None] * a2, rtol=1e-10, atol=1e-10)
 
@@ -139,19 +139,25 @@ def test_differential_of_2026() -> None:
 def test_zero_rela() -> None:
     """modules/rela.py: relu scores, RMSNorm over the concatenated heads with eps 1e-8, a sigmoid gate on its input."""
     q, k, v = draw(2, 2, 2)
-    q = 1e-4 * q  # small as at initialisation, where the eps is seen
+    q = 1e-4 * q  # as small as at initialisation, where the eps matters
     gate = torch.rand(2, OUT, dtype=F64)
-    o = torch.cat([mixed(rows(q[0, h], k[0, h], lambda x: [max(s, 0) for s in x]), v[0, h]) for h in range(2)], -1)
-    wanted = o / (o.square().mean(-1, keepdim=True) + 1e-8).sqrt() * torch.sigmoid(gate.flatten() * o)
+    o = torch.cat(
+        [
+            weighted_values(causal_weights(q[0, h], k[0, h], lambda x: [max(s, 0) for s in x]), v[0, h])
+            for h in range(2)
+        ],
+        -1,
+    )
+    expected = o / (o.square().mean(-1, keepdim=True) + 1e-8).sqrt() * torch.sigmoid(gate.flatten() * o)
     got = attend("rela", q, k, v, scalars={"gate": gate})[0].transpose(0, 1).flatten(1)
-    torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
 
 
 def test_gated_attention() -> None:
-    """Qwen's gate: sigmoid, element by element, after the values were summed."""
+    """Qwen's gate: elementwise sigmoid on the attention output."""
     q, k, v = draw(2, 1, 1)
     gate = torch.randn(1, 2, T, OUT, dtype=F64).sigmoid()
     for h in range(2):
-        wanted = gate[0, h] * mixed(rows(q[0, h], k[0, 0], softmax), v[0, 0])
+        expected = gate[0, h] * weighted_values(causal_weights(q[0, h], k[0, 0], softmax), v[0, 0])
         got = attend("softmax+output_gate", q, k, v, scalars={"output_gate": gate})[0, h]
-        torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)

@@ -1,4 +1,4 @@
-"""What every implementation of screening must satisfy, on inputs where many keys are accepted."""
+"""Properties that every implementation of screening must have, on inputs with many accepted keys."""
 
 import math
 
@@ -15,7 +15,7 @@ F64 = torch.float64
 
 
 def near(*shape: int, seed: int = 0, dtype: torch.dtype = F64) -> Tensor:
-    """Vectors around one direction: about half of the pairs are accepted at r = 0.5."""
+    """Random vectors around a common direction: about half of the pairs are accepted at r = 0.5."""
     generator = torch.Generator().manual_seed(seed)
     centre = torch.tensor([1.0, 0.6, -0.8, 0.5], dtype=F64)
     return (centre + 0.6 * torch.randn(*shape, 4, dtype=F64, generator=generator)).to(dtype)
@@ -25,23 +25,23 @@ def run(q: Tensor, k: Tensor, v: Tensor, **scalars: float) -> tuple[Tensor, Tens
     return attend("screening", q, k, v, scalars=scalars, return_weights=True)
 
 
-def test_inputs_are_open() -> None:
+def test_inputs_have_accepted_and_refused_keys() -> None:
     _, w = run(near(1, 1, 40), near(1, 1, 40, seed=1), near(1, 1, 40), window=math.inf)
     accepted = (w[0, 0].tril() > 0).double().sum() / 820
     assert 0.2 < accepted < 0.8
 
 
 def test_rotation_is_pi_times_gamma_over_the_window_for_each_step() -> None:
-    """Far from position 0, where a rotation by anything would be none."""
+    """Tested far from position 0, where every rotation is the identity."""
     w = 10.0
     gamma = (math.cos(math.pi * w / 256) + 1) / 2
     q, k = near(1, 1, 1), near(1, 1, 1, seed=1)
     for at, key_at in ((1000, 997), (131_071, 131_070), (7, 0)):
         angle = math.pi * gamma / w * (at - key_at)
         a, b = q[0, 0, 0] / q.norm(), k[0, 0, 0] / k.norm()
-        # Turning q forward by the angle between the positions is the same as turning both.
-        turned = [a[0] * math.cos(angle) - a[1] * math.sin(angle), a[0] * math.sin(angle) + a[1] * math.cos(angle)]
-        cosine = turned[0] * b[0] + turned[1] * b[1] + a[2] * b[2] + a[3] * b[3]
+        # Rotating q by the difference of the angles equals rotating both.
+        rotated = [a[0] * math.cos(angle) - a[1] * math.sin(angle), a[0] * math.sin(angle) + a[1] * math.cos(angle)]
+        cosine = rotated[0] * b[0] + rotated[1] * b[1] + a[2] * b[2] + a[3] * b[3]
         fade = (1 + math.cos(math.pi * (at - key_at) / w)) / 2
         expected = max(1 - (1 - cosine.item()) / 0.9, 0) ** 2 * fade
         got = attend(
@@ -63,9 +63,9 @@ def test_shifting_all_positions_changes_nothing(window: float, by: int) -> None:
     q, k, v = near(1, 1, 9, dtype=torch.float32), near(1, 1, 9, seed=1, dtype=torch.float32), near(1, 1, 9).float()
     at = torch.arange(9)
     scalars = {"window": window, "acceptance": 0.9}
-    here = attend("screening", q, k, v, scalars=scalars)
-    there = attend("screening", q, k, v, scalars=scalars, positions=Positions.explicit(at + by, at + by))
-    torch.testing.assert_close(there, here, rtol=2e-5, atol=2e-6)
+    output = attend("screening", q, k, v, scalars=scalars)
+    shifted = attend("screening", q, k, v, scalars=scalars, positions=Positions.explicit(at + by, at + by))
+    torch.testing.assert_close(shifted, output, rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("window", [0.7, 1.0, 2.0, 2.5, 4.0, 6.999])
@@ -74,7 +74,7 @@ def test_window_edge_is_decided_on_integers(window: float) -> None:
     assert inside.tolist() == [d < window for d in range(8)]
 
 
-def test_own_position_counts_in_full() -> None:
+def test_relevance_of_the_own_position_is_one() -> None:
     assert weigh("screening", [1.0], distance=[0], scalars={"window": 0.7}).item() == 1
 
 
@@ -93,14 +93,14 @@ def test_output_is_shorter_than_one() -> None:
 
 @pytest.mark.parametrize(("dtype", "rounding"), [(torch.float32, 1e-6), (torch.bfloat16, 4e-3)], ids=["fp32", "bf16"])
 def test_output_is_shorter_than_one_up_to_rounding(dtype: torch.dtype, rounding: float) -> None:
-    """A long h: tanh rounds to one, and the length of its direction to a little more."""
+    """For a long h, tanh rounds to one, and the norm of the unit vector to slightly more than one."""
     q, v = near(1, 1, 200).to(dtype), near(1, 1, 200, seed=2).to(dtype)
     out, _ = run(q, q, v, window=math.inf, acceptance=0.95)
     longest = out.double().norm(dim=-1).max()
     assert 1 < longest < 1 + rounding
 
 
-def test_values_may_be_rescaled() -> None:
+def test_scale_of_values_has_no_effect() -> None:
     q, k, v = near(1, 2, 9), near(1, 2, 9, seed=1), near(1, 2, 9, seed=2)
     torch.testing.assert_close(run(q, k, v)[0], run(q, k, 50 * v)[0])
 
@@ -108,13 +108,13 @@ def test_values_may_be_rescaled() -> None:
 def test_window_expansion_keeps_the_learned_rotation() -> None:
     q, k, v = near(1, 1, 9), near(1, 1, 9, seed=1), near(1, 1, 9, seed=2)
     _, plain = run(q, k, v, window=4.5, acceptance=0.9)
-    _, expanded = run(q, k, v, window=4.5, acceptance=0.9, reach=math.inf)
+    _, expanded = run(q, k, v, window=4.5, acceptance=0.9, effective_window=math.inf)
     fade = screening.fade(torch.arange(9)[:, None] - torch.arange(9), torch.tensor(4.5, dtype=F64))
     torch.testing.assert_close(expanded * fade, plain)
     assert (expanded > plain).any()
 
 
-def test_refused_everything_is_zero_with_zero_gradients() -> None:
+def test_refusing_all_keys_gives_zero_with_zero_gradients() -> None:
     q = near(1, 1, 3).requires_grad_()
     scalars = {name: torch.tensor(x, requires_grad=True) for name, x in (("window", 4.0), ("acceptance", 0.5))}
     out = attend("screening", q, -q.detach(), near(1, 1, 3), scalars=scalars)
@@ -126,10 +126,10 @@ def test_refused_everything_is_zero_with_zero_gradients() -> None:
 
 
 @pytest.mark.parametrize("which", ["q", "k", "v"])
-def test_zero_vectors_give_finite_answers(which: str) -> None:
-    given = {name: near(1, 1, 4, seed=i).float() for i, name in enumerate("qkv")}
-    given[which][:, :, 1] = 0
-    tensors = [given[name].requires_grad_() for name in "qkv"]
+def test_zero_vectors_give_finite_outputs(which: str) -> None:
+    inputs = {name: near(1, 1, 4, seed=i).float() for i, name in enumerate("qkv")}
+    inputs[which][:, :, 1] = 0
+    tensors = [inputs[name].requires_grad_() for name in "qkv"]
     out = attend("screening", *tensors, scalars={"acceptance": 0.9})
     out.sum().backward()
     assert out.isfinite().all()
@@ -142,15 +142,15 @@ def test_zero_vectors_give_finite_answers(which: str) -> None:
     ("width", "acceptance", "expected"),
     [(16, 0.5, 2.0e-2), (16, 0.75, 1.7e-1), (16, 0.9, 3.5e-1), (32, 0.75, 8.0e-2), (64, 0.9, 2.1e-1)],
 )
-def test_share_of_random_keys_accepted(width: int, acceptance: float, expected: float) -> None:
+def test_fraction_of_random_keys_accepted(width: int, acceptance: float, expected: float) -> None:
     q, k = parts.unit(torch.randn(600, width)), parts.unit(torch.randn(600, width))
-    share = (screening.trim(q @ k.mT, acceptance) > 0).float().mean().item()
-    assert share == pytest.approx(expected, rel=0.1)
+    fraction = (screening.trim(q @ k.mT, acceptance) > 0).float().mean().item()
+    assert fraction == pytest.approx(expected, rel=0.1)
 
 
 @pytest.mark.parametrize("window", [3.0, 17.5, 257.0, math.inf])
 @pytest.mark.parametrize("start", [0, 254, 4094, 131_068])
-def test_any_chunking_is_the_whole(window: float, start: int) -> None:
+def test_any_chunking_equals_the_full_pass(window: float, start: int) -> None:
     q, k, v = (near(2, 2, 9, seed=seed).float() for seed in range(3))
     at = start + torch.arange(9)
     scalars = {"window": window, "acceptance": 0.9}

@@ -1,4 +1,4 @@
-"""Parameters of every model of arXiv:2604.01178, copied from the paper: version 3, and version 1 for the last two."""
+"""Parameter counts of the models of arXiv:2604.01178, from version 3, and from version 1 for the last two."""
 
 TABLE = {
     "multiscreen-psi8": 4_134_146,

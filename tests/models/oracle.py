@@ -1,4 +1,4 @@
-"""The equations of the papers, one element at a time, in float64. Shares no code with src/.
+"""The equations of the papers in float64, element by element. Shares no code with src/.
 
 Numbers are 0-d tensors so that autograd gives every gradient; every sum is a Python loop. Positions count from `start`.
 """
@@ -34,14 +34,14 @@ def _unit(x: Row) -> Row:
     return [c / n for c in x]
 
 
-def _turn_pair(x0: Tensor, x1: Tensor, angle: Tensor) -> tuple[Tensor, Tensor]:
+def _rotate_pair(x0: Tensor, x1: Tensor, angle: Tensor) -> tuple[Tensor, Tensor]:
     c, s = torch.cos(angle), torch.sin(angle)
     return x0 * c - x1 * s, x0 * s + x1 * c
 
 
 def _mipe(x: Row, i: int, w: Tensor) -> Row:
     gamma = (torch.cos(math.pi * w / W_TH) + 1) / 2 if w < W_TH else torch.zeros((), dtype=torch.float64)
-    a, b = _turn_pair(x[0], x[1], math.pi * i * gamma / w)
+    a, b = _rotate_pair(x[0], x[1], math.pi * i * gamma / w)
     return [a, b, *x[2:]]
 
 
@@ -50,19 +50,19 @@ def _rope(x: Row, i: int, factor: float, theta: float) -> Row:
     out = list(x)
     for c in range(half):
         angle = torch.tensor(i / factor * theta ** (-2 * c / len(x)), dtype=torch.float64)
-        out[c], out[c + half] = _turn_pair(x[c], x[c + half], angle)
+        out[c], out[c + half] = _rotate_pair(x[c], x[c + half], angle)
     return out
 
 
-class Open:
-    """How many causal pairs had a relevance above zero: a comparison of zeros proves nothing."""
+class AcceptedPairs:
+    """Count of causal pairs with relevance above zero. A comparison of zeros would prove nothing."""
 
     def __init__(self) -> None:
         self.pairs = 0
         self.accepted = 0
 
     @property
-    def share(self) -> float:
+    def fraction(self) -> float:
         return self.accepted / self.pairs
 
 
@@ -80,26 +80,26 @@ def _tile(
     expand: int | None,
     factor: float,
     start: int,
-    count: Open,
+    count: AcceptedPairs,
 ) -> list[Row]:
     width_k, width_v = sizes
-    of_k, of_v = slice(h * width_k, (h + 1) * width_k), slice(h * width_v, (h + 1) * width_v)
-    q = [_unit(_apply(p["q_proj"][of_k], xi)) for xi in x]
-    k = [_unit(_apply(p["k_proj"][of_k], xi)) for xi in x]
-    v = [_unit(_apply(p["v_proj"][of_v], xi)) for xi in x]
+    key_rows, value_rows = slice(h * width_k, (h + 1) * width_k), slice(h * width_v, (h + 1) * width_v)
+    q = [_unit(_apply(p["q_proj"][key_rows], xi)) for xi in x]
+    k = [_unit(_apply(p["k_proj"][key_rows], xi)) for xi in x]
+    v = [_unit(_apply(p["v_proj"][value_rows], xi)) for xi in x]
     for i in range(len(x)):
         if position == "mipe":
             q[i], k[i] = _mipe(q[i], start + i, w), _mipe(k[i], start + i, w)
         elif position == "rope":
             q[i], k[i] = _rope(q[i], start + i, factor, 10_000.0), _rope(k[i], start + i, factor, 10_000.0)
-    endless = expand is not None and bool(w > expand)
+    infinite = expand is not None and bool(w > expand)
     out = []
     for i in range(len(x)):
         hidden = [torch.zeros((), dtype=torch.float64) for _ in range(width_v)]
         for j in range(i + 1):
             t = 1 - (1 - _dot(q[i], k[j])) / r
             alpha = t * t if t > 0 else 0 * t
-            if endless:
+            if infinite:
                 m = torch.ones((), dtype=torch.float64)
             elif -w < j - i:
                 m = (torch.cos(math.pi * (j - i) / w) + 1) / 2
@@ -112,9 +112,9 @@ def _tile(
             n = torch.sqrt(_dot(hidden, hidden))
             hidden = [torch.tanh(n) / n * c for c in hidden] if n > 0 else hidden
         if "gate_proj" in p:
-            g = _apply(p["gate_proj"][of_v], x[i])
+            g = _apply(p["gate_proj"][value_rows], x[i])
             hidden = [c * torch.tanh(gc / (1 + torch.exp(-gc))) for c, gc in zip(hidden, g, strict=True)]
-        out.append([torch.exp(s_o) * _dot(row[of_v], hidden) for row in p["o_proj"]])
+        out.append([torch.exp(s_o) * _dot(row[value_rows], hidden) for row in p["o_proj"]])
     return out
 
 
@@ -132,32 +132,32 @@ def multiscreen(
     expand: int | None = None,
     factor: float = 1.0,
     start: int = 0,
-) -> tuple[Tensor, Open]:
-    """Logits T N of one row of tokens, and how open the screening was."""
-    count = Open()
+) -> tuple[Tensor, AcceptedPairs]:
+    """Logits T N of one row of tokens, and the count of accepted pairs."""
+    count = AcceptedPairs()
     table = [_unit(row) for row in _matrix(state["embedding.weight"])]
     s_e, s_f = state["embedding.s_E"], state["embedding.s_F"]
     x = [[torch.exp(s_e) * c for c in table[token]] for token in tokens]
     for layer in range(depth):
-        at = f"layers.{layer}.tiles."
-        p = {name: _matrix(state[f"{at}{name}.weight"]) for name in ("q_proj", "k_proj", "v_proj", "o_proj")}
-        if f"{at}gating.gate_proj.weight" in state:
-            p["gate_proj"] = _matrix(state[f"{at}gating.gate_proj.weight"])
-        moves = []
+        prefix = f"layers.{layer}.tiles."
+        p = {name: _matrix(state[f"{prefix}{name}.weight"]) for name in ("q_proj", "k_proj", "v_proj", "o_proj")}
+        if f"{prefix}gating.gate_proj.weight" in state:
+            p["gate_proj"] = _matrix(state[f"{prefix}gating.gate_proj.weight"])
+        updates = []
         for h in range(tiles):
             if acceptance is None:
-                r = 1 / (1 + torch.exp(-state[f"{at}scalars.s_r"][h]))
+                r = 1 / (1 + torch.exp(-state[f"{prefix}scalars.s_r"][h]))
             else:
                 r = torch.tensor(acceptance, dtype=torch.float64)
-            moves.append(
+            updates.append(
                 _tile(
                     x,
                     p,
                     h,
                     sizes=(key_width, value_width),
-                    w=torch.exp(state[f"{at}scalars.s_w"][h]) + 1,
+                    w=torch.exp(state[f"{prefix}scalars.s_w"][h]) + 1,
                     r=r,
-                    s_o=state[f"{at}s_O"][h],
+                    s_o=state[f"{prefix}s_O"][h],
                     position=position,
                     norm=norm,
                     expand=expand,
@@ -167,8 +167,8 @@ def multiscreen(
                 )
             )
         for i in range(len(x)):
-            for move in moves:
-                x[i] = [c + d for c, d in zip(x[i], move[i], strict=True)]
+            for update in updates:
+                x[i] = [c + d for c, d in zip(x[i], update[i], strict=True)]
     logits = [torch.stack([_dot(xi, [torch.exp(s_f) * c for c in row]) for row in table]) for xi in x]
     return torch.stack(logits), count
 
@@ -195,11 +195,11 @@ def transformer(
     table, d = _matrix(state["embedding.weight"]), width // heads
     x = [list(table[token]) for token in tokens]
     for layer in range(depth):
-        at = f"layers.{layer}."
-        weight = {n: _matrix(state[f"{at}attention.{n}.weight"]) for n in ("q_proj", "k_proj", "v_proj", "o_proj")}
-        gains = {n: state.get(f"{at}attention.{n}.weight") for n in ("q_norm", "k_norm")}
-        y = [_rms(xi, list(state[f"{at}attention_norm.weight"].unbind())) for xi in x]
-        read: list[Row] = [[] for _ in x]
+        prefix = f"layers.{layer}."
+        weight = {n: _matrix(state[f"{prefix}attention.{n}.weight"]) for n in ("q_proj", "k_proj", "v_proj", "o_proj")}
+        gains = {n: state.get(f"{prefix}attention.{n}.weight") for n in ("q_norm", "k_norm")}
+        y = [_rms(xi, list(state[f"{prefix}attention_norm.weight"].unbind())) for xi in x]
+        attended: list[Row] = [[] for _ in x]
         for h in range(heads):
             g = h // (heads // key_heads)
             q = [_apply(weight["q_proj"][h * d : (h + 1) * d], yi) for yi in y]
@@ -214,13 +214,13 @@ def transformer(
             for i in range(len(x)):
                 e = [torch.exp(_dot(q[i], k[j]) / math.sqrt(d)) for j in range(i + 1)]
                 total = sum(e[1:], e[0])
-                read[i] += [_dot([ej / total for ej in e], [v[j][c] for j in range(i + 1)]) for c in range(d)]
+                attended[i] += [_dot([ej / total for ej in e], [v[j][c] for j in range(i + 1)]) for c in range(d)]
         for i in range(len(x)):
-            x[i] = [c + dc for c, dc in zip(x[i], _apply(weight["o_proj"], read[i]), strict=True)]
-            z = _rms(x[i], list(state[f"{at}mlp_norm.weight"].unbind()))
-            gate = _apply(_matrix(state[f"{at}mlp.gate_proj.weight"]), z)
-            up = _apply(_matrix(state[f"{at}mlp.up_proj.weight"]), z)
+            x[i] = [c + dc for c, dc in zip(x[i], _apply(weight["o_proj"], attended[i]), strict=True)]
+            z = _rms(x[i], list(state[f"{prefix}mlp_norm.weight"].unbind()))
+            gate = _apply(_matrix(state[f"{prefix}mlp.gate_proj.weight"]), z)
+            up = _apply(_matrix(state[f"{prefix}mlp.up_proj.weight"]), z)
             inner = [a / (1 + torch.exp(-a)) * b for a, b in zip(gate, up, strict=True)]
-            down = _apply(_matrix(state[f"{at}mlp.down_proj.weight"]), inner)
+            down = _apply(_matrix(state[f"{prefix}mlp.down_proj.weight"]), inner)
             x[i] = [c + dc for c, dc in zip(x[i], down, strict=True)]
     return torch.stack([torch.stack([_dot(_rms(xi, None), row) for row in table]) for xi in x])

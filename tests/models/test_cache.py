@@ -1,4 +1,4 @@
-"""Decoding from a cache gives the logits of the full forward, however the text is cut, padded, reordered or cropped."""
+"""Decoding with a cache gives the logits of the forward pass, for any chunks, padding, reordering and cropping."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -6,21 +6,21 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from keysift.kernels.attend import only
+from keysift.kernels.attend import force_backend
 from keysift.kernels.positions import Positions
 from keysift.mechanisms import MECHANISMS, find, register
 from keysift.mechanisms.rules import RowMap
 from keysift.mechanisms.spec import Promise
-from keysift.models.language import LanguageModel
-from keysift.models.transformer import TransformerConfig
+from keysift.models.language_model import LanguageModel
+from keysift.models.transformer import Transformer, TransformerConfig
 from keysift.nn.inference import Inference
 from tests.machine import needs_kernel
 from tests.models import checks
-from tests.models.checks import TINY, close, opened, shaken, tokens_for
+from tests.models.checks import TINY, close, perturbed_multiscreen, perturbed_transformer, tokens_for
 from tests.refusals import refuses
-from tests.representatives import few_at_once
+from tests.representatives import slow_unless_representative
 
-ONE_BY_ONE = (1,) * 24
+SINGLE_STEPS = (1,) * 24
 UNEVEN = (5, 1, 9, 2, 1, 6)
 SMALL = TransformerConfig(vocab_size=11, depth=2, heads=4, width=16, context=12)
 SWE = Inference(expand_windows=5)
@@ -33,15 +33,15 @@ WINDOWS = {
 
 
 def multiscreen(windows: tuple[float, ...] = WINDOWS["fractional"], **change: object) -> LanguageModel:
-    return opened(dataclasses.replace(TINY, **change), windows=windows)
+    return perturbed_multiscreen(dataclasses.replace(TINY, **change), windows=windows)
 
 
-@pytest.mark.parametrize("chunks", [ONE_BY_ONE, UNEVEN, (24,), (23, 1)], ids=["steps", "uneven", "whole", "prefill"])
+@pytest.mark.parametrize("chunks", [SINGLE_STEPS, UNEVEN, (24,), (23, 1)], ids=["steps", "uneven", "whole", "prefill"])
 @pytest.mark.parametrize("windows", WINDOWS.values(), ids=WINDOWS)
 @pytest.mark.parametrize("inference", [None, SWE], ids=["plain", "swe"])
 def test_any_chunking(windows: tuple[float, ...], chunks: tuple[int, ...], inference: Inference | None) -> None:
     model = multiscreen(windows)
-    checks.is_open(model, tokens_for(model, 2, 24), inference=inference)
+    checks.accepts_many_keys(model, tokens_for(model, 2, 24), inference=inference)
     checks.cache_matches_forward(model, chunks, inference=inference)
 
 
@@ -60,7 +60,7 @@ def test_every_ablation(change: dict[str, object]) -> None:
 def test_positions_across_powers_of_two(start: int, chunks: tuple[int, ...], position: str) -> None:
     checks.cache_matches_forward(multiscreen(position=position), chunks, start=start)
     if position == "rope":
-        checks.cache_matches_forward(shaken(SMALL), chunks, start=start)
+        checks.cache_matches_forward(perturbed_transformer(SMALL), chunks, start=start)
 
 
 @pytest.mark.parametrize("windows", [(255.0, 256.0, 257.0), (256.5, 300.0, 2.0)], ids=str)
@@ -70,8 +70,8 @@ def test_rings_that_wrap_around_256(windows: tuple[float, ...], chunks: tuple[in
 
 
 @pytest.mark.slow
-def test_a_text_past_4096() -> None:
-    """One tile sees the whole text, one exactly up to 4096 positions back, one a little."""
+def test_text_longer_than_4096() -> None:
+    """Windows: longer than the text, exactly 4096, and 3.5."""
     model = multiscreen((5000.0, 4096.0, 3.5), depth=1)
     checks.cache_matches_forward(model, (4090, *(1,) * 10), batch=1)
 
@@ -79,38 +79,38 @@ def test_a_text_past_4096() -> None:
 NAMES = [*MECHANISMS.names(), "screening+value_gate", "differential_v1+value_gate", "sigmoid+output_head_gate"]
 
 
-@pytest.mark.parametrize("name", few_at_once(NAMES))
+@pytest.mark.parametrize("name", slow_unless_representative(NAMES))
 def test_every_mechanism_in_the_transformer(name: str) -> None:
-    model = shaken(dataclasses.replace(SMALL, mechanism=name))
-    for chunks in (UNEVEN, ONE_BY_ONE):
+    model = perturbed_transformer(dataclasses.replace(SMALL, mechanism=name))
+    for chunks in (UNEVEN, SINGLE_STEPS):
         checks.cache_matches_forward(model, chunks)
 
 
 @pytest.mark.parametrize("name", ["softmax", "screening", "differential_v1", "differential_v2", "softmax+value_gate"])
 def test_shared_key_heads(name: str) -> None:
-    checks.cache_matches_forward(shaken(dataclasses.replace(SMALL, mechanism=name, key_heads=2)), UNEVEN)
+    checks.cache_matches_forward(perturbed_transformer(dataclasses.replace(SMALL, mechanism=name, key_heads=2)), UNEVEN)
 
 
 def test_a_hybrid_stack_and_scaled_rope() -> None:
-    model = shaken(dataclasses.replace(SMALL, mechanism=("screening", "softmax"), qk_norm=True))
+    model = perturbed_transformer(dataclasses.replace(SMALL, mechanism=("screening", "softmax"), qk_norm=True))
     checks.cache_matches_forward(model, UNEVEN, inference=Inference(rope_factor=4.0))
     checks.cache_matches_forward(model, UNEVEN, inference=SWE)
 
 
 @pytest.fixture(params=["multiscreen", "swe", "softmax", "ssmax"])
-def either(request: pytest.FixtureRequest) -> tuple[LanguageModel, Inference]:
+def model_and_inference(request: pytest.FixtureRequest) -> tuple[LanguageModel, Inference]:
     if request.param in ("multiscreen", "swe"):
         return multiscreen(), SWE if request.param == "swe" else Inference()
-    return shaken(dataclasses.replace(SMALL, mechanism=request.param)), Inference()
+    return perturbed_transformer(dataclasses.replace(SMALL, mechanism=request.param)), Inference()
 
 
-Either = tuple[LanguageModel, Inference]
+ModelAndInference = tuple[LanguageModel, Inference]
 
 
 @torch.no_grad()
-def test_left_padding(either: Either) -> None:
-    """Rows of different lengths, padded on the left and decoded together, are what each is alone."""
-    model, inference = either
+def test_left_padding(model_and_inference: ModelAndInference) -> None:
+    """Rows of different lengths, left-padded and decoded in a batch, give the logits of each row alone."""
+    model, inference = model_and_inference
     lengths = (3, 14, 9)
     texts = [tokens_for(model, 1, length + 8, seed)[0] for seed, length in enumerate(lengths)]
     tokens = torch.zeros(3, 14, dtype=torch.int64)
@@ -133,25 +133,25 @@ def test_left_padding(either: Either) -> None:
 
 
 @torch.no_grad()
-def test_a_row_that_pauses(either: Either) -> None:
-    """A token that does not count is neither stored nor seen, wherever it stands."""
-    model, inference = either
+def test_a_row_that_pauses(model_and_inference: ModelAndInference) -> None:
+    """A token with keep=False is neither stored nor attended to, at any step."""
+    model, inference = model_and_inference
     text = tokens_for(model, 2, 12)
     cache = model.cache(2, inference=inference)
     model(text[:, :6], cache=cache)
     for step in range(6):
-        both = torch.tensor([[True], [step % 2 == 0]])
-        one = torch.stack((text[0, 6 + step], text[1, 6 + step // 2]))[:, None]
-        out = model(one, keep=both, cache=cache)
+        keep = torch.tensor([[True], [step % 2 == 0]])
+        step_tokens = torch.stack((text[0, 6 + step], text[1, 6 + step // 2]))[:, None]
+        out = model(step_tokens, keep=keep, cache=cache)
         close(out[0], model(text[:1, : 7 + step], inference=inference)[0, -1:])
         if step % 2 == 0:
             close(out[1], model(text[1:, : 7 + step // 2], inference=inference)[0, -1:])
 
 
 @torch.no_grad()
-def test_beams(either: Either) -> None:
-    """After reorder each row continues the beam it was copied from."""
-    model, inference = either
+def test_beam_search_reordering(model_and_inference: ModelAndInference) -> None:
+    """After `select`, each row continues the beam it was copied from."""
+    model, inference = model_and_inference
     text = tokens_for(model, 1, 10)
     cache = model.cache(1, inference=inference)
     model(text, cache=cache)
@@ -169,8 +169,8 @@ def test_beams(either: Either) -> None:
 
 
 @torch.no_grad()
-def test_crop_and_continue(either: Either) -> None:
-    model, inference = either
+def test_crop_and_continue(model_and_inference: ModelAndInference) -> None:
+    model, inference = model_and_inference
     text, other = tokens_for(model, 2, 20), tokens_for(model, 2, 20, seed=9)
     cache = model.cache(2, inference=inference, spare=4)
     model(text[:, :13], cache=cache)
@@ -184,7 +184,7 @@ def test_crop_and_continue(either: Either) -> None:
 
 @torch.no_grad()
 def test_crop_rows_by_their_own_counts() -> None:
-    model = shaken(SMALL)
+    model = perturbed_transformer(SMALL)
     text = tokens_for(model, 2, 12)
     cache = model.cache(2)
     model(text[:, :9], cache=cache)
@@ -196,8 +196,8 @@ def test_crop_rows_by_their_own_counts() -> None:
 
 
 @torch.no_grad()
-def test_crop_goes_back_as_far_as_the_ring_holds() -> None:
-    """A ring of ceil(w) holds one entry more than the next query needs; a refused crop changes nothing."""
+def test_crop_is_limited_by_the_ring() -> None:
+    """A ring of ceil(w) entries holds one more than the next query needs. A refused crop changes nothing."""
     model = multiscreen()
     text = tokens_for(model, 1, 20)
     cache = model.cache(1)
@@ -216,7 +216,7 @@ def test_crop_goes_back_as_far_as_the_ring_holds() -> None:
 
 
 @torch.no_grad()
-def test_before_the_first_wrap_everything_can_be_cropped() -> None:
+def test_crop_everything_before_the_first_wrap() -> None:
     model = multiscreen((30.0, 40.0, 50.5))
     text = tokens_for(model, 1, 20)
     cache = model.cache(1)
@@ -226,8 +226,8 @@ def test_before_the_first_wrap_everything_can_be_cropped() -> None:
 
 
 @torch.no_grad()
-def test_memory() -> None:
-    """Finite windows: ceil(w) entries a tile, for ever. Infinite reach: a store that grows with the text."""
+def test_cache_memory() -> None:
+    """A finite window stores ceil(w) entries per tile. An infinite window grows with the text."""
     windows = (2.5, 6.0, 9.3)
     model = multiscreen(windows)
     sizes = []
@@ -246,7 +246,7 @@ def test_memory() -> None:
 
 @pytest.fixture
 def peeking() -> Iterator[str]:
-    """Softmax over the queries that see a key: a later query changes an earlier output."""
+    """A mechanism that is not causal: softmax over the queries, so that a later query changes an earlier output."""
 
     def weigh(x_BHTS: torch.Tensor, keep_BHTS: torch.Tensor) -> torch.Tensor:
         return x_BHTS.masked_fill(~keep_BHTS, -torch.inf).softmax(-2).nan_to_num(0.0)
@@ -259,9 +259,9 @@ def peeking() -> Iterator[str]:
 
 
 def test_a_mechanism_that_is_not_causal_refuses_a_cache(peeking: str) -> None:
-    model = shaken(dataclasses.replace(SMALL, mechanism=peeking))
+    model = perturbed_transformer(dataclasses.replace(SMALL, mechanism=peeking))
     model(tokens_for(model, 1, 4))
-    with refuses("peeking does not promise that a later key changes no earlier output"):
+    with refuses("peeking does not promise that a later key does not change an earlier output"):
         model.cache(1)
 
 
@@ -271,9 +271,9 @@ def test_refusals() -> None:
     tokens = tokens_for(model, 2, 4)
     with refuses("cache holds 2 rows, got tokens for 1"):
         model(tokens[:1], cache=cache)
-    with refuses("a cache counts on from its own; leave keep and cache out, or positions"):
+    with refuses("a cache has positions of its own; leave out keep and cache, or positions"):
         model(tokens, cache=cache, positions=Positions.counted(4, start=3))
-    with refuses("made for one set of inference choices"):
+    with refuses("a cache has its own inference options"):
         model(tokens, cache=cache, inference=SWE)
     with refuses("int64 row numbers"):
         cache.select(torch.tensor([0.0]))
@@ -286,41 +286,41 @@ def test_refusals() -> None:
     with refuses("int64 row numbers, at least one"):
         cache.select(torch.tensor([], dtype=torch.int64))
     for spare, batch in ((-1, 2), (0, 0)):
-        with refuses(f"at least one row and no fewer than 0 spare entries, got {batch} and {spare}"):
+        with refuses(f"at least 1 row and at least 0 spare entries, got {batch} and {spare}"):
             model.cache(batch, spare=spare)
 
 
 @torch.no_grad()
-def test_what_is_refused_changes_nothing() -> None:
+def test_refused_operations_change_nothing() -> None:
     """A refused select or crop leaves every layer as it was."""
-    model = shaken(dataclasses.replace(SMALL, mechanism=("screening", "softmax")))
+    model = perturbed_transformer(dataclasses.replace(SMALL, mechanism=("screening", "softmax")))
     text = tokens_for(model, 2, 9)
     cache = model.cache(2)
     model(text[:, :8], cache=cache)
     with refuses("holds rows 0 to 1"):
         cache.select(torch.tensor([0, 1, 2]))
     for counts in (torch.tensor([1]), torch.tensor([1, 1, 1]), torch.tensor([[1], [1]]), torch.tensor([1.0, 1.0])):
-        with refuses("crop takes one number, or an int64 one for each of 2 rows"):
+        with refuses("crop takes one number, or an int64 tensor with a number for each of 2 rows"):
             cache.crop(counts)
     assert cache.lengths == [8, 8]
-    assert {store.batch for store in cache.stores} == {2}
+    assert {store.batch for store in cache.layers} == {2}
     close(model(text[:, 8:], cache=cache), model(text)[:, 8:])
 
 
-def test_no_gradient_flows_into_the_past() -> None:
+def test_no_gradient_flows_into_the_cache() -> None:
     model = multiscreen()
     tokens = tokens_for(model, 1, 6)
     cache = model.cache(1)
     model(tokens[:, :3], cache=cache)
     model(tokens[:, 3:], cache=cache).sum().backward()
-    assert all(not entry.requires_grad for store in cache.stores for entry in store.entries.values())
+    assert all(not entry.requires_grad for store in cache.layers for entry in store.entries.values())
     assert model.layers[0].tiles.q_proj.weight.grad.abs().max() > 0
 
 
 @needs_kernel
 @torch.no_grad()
 def test_rows_are_decoded_by_the_compiled_kernel() -> None:
-    """Rings of different lengths and rows of different lengths, prompts padded on the left, rows that pause."""
+    """Rings and rows of different lengths, left-padded prompts, and rows that pause."""
     model, tokens = multiscreen(), tokens_for(multiscreen(), 3, 24)
     cache = model.cache(3)
     rows: list[list[int]] = [[], [], []]
@@ -328,7 +328,7 @@ def test_rows_are_decoded_by_the_compiled_kernel() -> None:
     for length, pads in zip((7, 5, 1, 1, 1, 1, 3, 1), padding, strict=True):
         piece = tokens[:, :length]
         keep = torch.arange(length) >= torch.tensor([int(pad) for pad in pads])[:, None]
-        with only("screening_cpu"):
+        with force_backend("screening_cpu"):
             out = model(piece, keep=keep, cache=cache)
         tokens = tokens.roll(-length, dims=1)
         for number, row in enumerate(rows):
@@ -338,3 +338,20 @@ def test_rows_are_decoded_by_the_compiled_kernel() -> None:
                 close(out[number, -real:], model(torch.tensor([row]))[0, -real:])
     assert cache.lengths == [len(row) for row in rows]
     assert len(set(cache.lengths)) == 3
+
+
+@pytest.mark.parametrize("tokens", [1, 4])
+def test_a_first_call_of_padding_only(tokens: int) -> None:
+    """It stores nothing; its outputs are finite, and the next call gives the logits of the forward pass."""
+    for model in (
+        multiscreen(),
+        *(
+            Transformer(dataclasses.replace(SMALL, mechanism=name), torch.Generator().manual_seed(0))
+            for name in ("softmax", "entmax15", "softpick")
+        ),
+    ):
+        text = tokens_for(model, 2, 6)
+        cache = model.cache(2)
+        assert model(text[:, :tokens], keep=torch.zeros(2, tokens, dtype=torch.bool), cache=cache).isfinite().all()
+        assert cache.lengths == [0, 0]
+        close(model(text, cache=cache), model(text))

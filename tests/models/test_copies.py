@@ -1,4 +1,4 @@
-"""torch.save, pickle and deepcopy of a whole model with every mechanism: lambdas and closures in a spec forbid them."""
+"""Models with every mechanism survive torch.save, pickle and deepcopy, so specs have no lambdas or closures."""
 
 import copy
 import io
@@ -16,7 +16,7 @@ from keysift.models.transformer import Transformer, TransformerConfig
 SIZES = {"vocab_size": 11, "depth": 1, "width": 8}
 
 
-def through_torch(model: nn.Module) -> nn.Module:
+def save_and_load(model: nn.Module) -> nn.Module:
     file = io.BytesIO()
     torch.save(model, file)
     file.seek(0)
@@ -27,23 +27,23 @@ def through_torch(model: nn.Module) -> nn.Module:
 COPIES: list[Callable[[nn.Module], nn.Module]] = [
     copy.deepcopy,
     lambda model: pickle.loads(pickle.dumps(model)),
-    through_torch,
+    save_and_load,
 ]
 
 
-def same_after_copying(model: nn.Module) -> None:
+def check_copies(model: nn.Module) -> None:
     tokens = torch.arange(6)[None]
-    for make in COPIES:
-        other = make(model)
-        assert torch.equal(other(tokens), model(tokens))
-        assert other.config == model.config
+    for copy_model in COPIES:
+        copied = copy_model(model)
+        assert torch.equal(copied(tokens), model(tokens))
+        assert copied.config == model.config
 
 
 @pytest.mark.parametrize("name", MECHANISMS.names())
 def test_transformer(name: str) -> None:
-    same_after_copying(Transformer(TransformerConfig(mechanism=name, heads=2, **SIZES)))
+    check_copies(Transformer(TransformerConfig(mechanism=name, heads=2, **SIZES)))
 
 
 @pytest.mark.parametrize("options", [{}, {"position": "rope", "norm": "none", "acceptance": 0.5, "gate": False}])
 def test_multiscreen(options: dict[str, object]) -> None:
-    same_after_copying(Multiscreen(MultiscreenConfig(tiles=2, **SIZES, **options)))
+    check_copies(Multiscreen(MultiscreenConfig(tiles=2, **SIZES, **options)))

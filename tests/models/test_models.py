@@ -1,4 +1,4 @@
-"""The models as wholes: initial values, every config field, integers for positions, what they refuse."""
+"""Whole models: initial values, every config field, integer positions, refusals."""
 
 import dataclasses
 import math
@@ -14,7 +14,7 @@ from keysift.models.transformer import Transformer, TransformerConfig
 from keysift.nn.inference import Inference
 from tests.machine import needs_kernel
 from tests.models import checks
-from tests.models.checks import TINY, opened, shaken, tokens_for
+from tests.models.checks import TINY, perturbed_multiscreen, perturbed_transformer, tokens_for
 from tests.refusals import refuses
 
 BASE = TransformerConfig(vocab_size=11, depth=2, heads=4, width=16, context=12, mechanism="sigmoid")
@@ -63,22 +63,23 @@ TRANSFORMER_CHANGES = {
 @pytest.mark.parametrize(
     ("base", "changes"), [(TINY, MULTISCREEN_CHANGES), (BASE, TRANSFORMER_CHANGES)], ids=["multiscreen", "transformer"]
 )
-def test_every_field_matters(base: MultiscreenConfig | TransformerConfig, changes: dict[str, object]) -> None:
-    """Each field alone changes the parameters or the logits; the training length of a Multiscreen is only remembered,
-    for window expansion."""
-    remembered = {"context"} if isinstance(base, MultiscreenConfig) else set()
-    assert set(changes) | remembered == {field.name for field in dataclasses.fields(base)}
+def test_every_config_field_has_an_effect(
+    base: MultiscreenConfig | TransformerConfig, changes: dict[str, object]
+) -> None:
+    """Each field changes the parameters or the logits, except the context of a Multiscreen, which is metadata."""
+    metadata = {"context"} if isinstance(base, MultiscreenConfig) else set()
+    assert set(changes) | metadata == {field.name for field in dataclasses.fields(base)}
     model = seeded(base)
     tokens = tokens_for(model, 1, 6)
     shapes = {name: p.shape for name, p in model.named_parameters()}
     for name, value in changes.items():
-        other = seeded(dataclasses.replace(base, **{name: value}))
-        if {n: p.shape for n, p in other.named_parameters()} == shapes:
-            assert not torch.equal(model(tokens), other(tokens)), name
+        changed = seeded(dataclasses.replace(base, **{name: value}))
+        if {n: p.shape for n, p in changed.named_parameters()} == shapes:
+            assert not torch.equal(model(tokens), changed(tokens)), name
 
 
-def test_every_inference_choice_matters() -> None:
-    model = opened(dataclasses.replace(TINY, position="rope"), windows=(2.5, 6.0, 9.3))
+def test_every_inference_option_has_an_effect() -> None:
+    model = perturbed_multiscreen(dataclasses.replace(TINY, position="rope"), windows=(2.5, 6.0, 9.3))
     tokens = tokens_for(model, 1, 20)
     changes = {"expand_windows": 5, "rope_factor": 2.0}
     assert set(changes) == {field.name for field in dataclasses.fields(Inference)}
@@ -127,31 +128,41 @@ def test_initial_values_of_the_baseline(init: str, std: float, out_std: float) -
         if name.endswith("norm.weight"):
             assert bool((parameter == 1).all())
         else:
-            wanted = out_std if "o_proj" in name or "down_proj" in name else std
-            assert parameter.std().item() == pytest.approx(wanted, rel=0.02), name
+            expected = out_std if "o_proj" in name or "down_proj" in name else std
+            assert parameter.std().item() == pytest.approx(expected, rel=0.02), name
 
 
-def test_a_generator_makes_the_same_model() -> None:
+def test_seed_determines_initial_weights() -> None:
     for config in (TINY, dataclasses.replace(BASE, mechanism="differential_v1")):
-        one, two, other = seeded(config), seeded(config), type(seeded(config))(config, torch.Generator().manual_seed(1))
-        for (name, a), b, c in zip(one.named_parameters(), two.parameters(), other.parameters(), strict=True):
+        model, same_seed, other_seed = (
+            seeded(config),
+            seeded(config),
+            type(seeded(config))(config, torch.Generator().manual_seed(1)),
+        )
+        for (name, a), b, c in zip(
+            model.named_parameters(), same_seed.parameters(), other_seed.parameters(), strict=True
+        ):
             assert torch.equal(a, b), name
             if a.ndim == 2:
                 assert not torch.equal(a, c), name
 
 
 def test_names_of_the_weights() -> None:
-    """The paper's letters for its scalars, and names that recipes for adapters expect."""
-    names = {name.partition("layers.0.")[2] or name for name in opened(TINY).state_dict() if "layers.1" not in name}
+    """Scalars have the paper's symbols; projections have the names that LoRA recipes expect."""
+    names = {
+        name.partition("layers.0.")[2] or name
+        for name in perturbed_multiscreen(TINY).state_dict()
+        if "layers.1" not in name
+    }
     projections = {f"tiles.{part}_proj.weight" for part in ("q", "k", "v", "o", "gating.gate")}
     scalars = {"tiles.scalars.s_w", "tiles.scalars.s_r", "tiles.s_O"}
     assert names == projections | scalars | {"embedding.weight", "embedding.s_E", "embedding.s_F"}
 
 
 @pytest.mark.parametrize("name", MECHANISMS.names())
-def test_the_transformer_learns_every_scalar(name: str) -> None:
-    """Every parameter gets a gradient, but for what the mechanism itself declares flat."""
-    model = shaken(dataclasses.replace(BASE, mechanism=name))
+def test_every_parameter_gets_a_gradient(name: str) -> None:
+    """Every parameter gets a gradient, except those that the mechanism declares flat."""
+    model = perturbed_transformer(dataclasses.replace(BASE, mechanism=name))
     model(tokens_for(model, 2, 10)).logsumexp(-1).sum().backward()
     mechanism = MECHANISMS.find(name)
     for label, parameter in model.named_parameters():
@@ -164,7 +175,7 @@ def test_the_transformer_learns_every_scalar(name: str) -> None:
 
 
 def test_differential_layouts() -> None:
-    """Version 1 folds pairs of heads, with wider values, at no cost; version 2 adds the second queries and a lambda."""
+    """Version 1 pairs existing heads, with the same parameter count. Version 2 adds second queries and a lambda."""
     softmax, first, second = (
         seeded(dataclasses.replace(BASE, mechanism=name)).layers[0].attention
         for name in ("softmax", "differential_v1", "differential_v2")
@@ -176,43 +187,43 @@ def test_differential_layouts() -> None:
     assert first.scalars.raw_lam.shape == (4, 4)
     assert first.scalars.raw_gain.shape == (8,)
     assert second.scalars.raw_lam.weight.shape == (4, 16)
-    assert float(first.scalars.stored(Inference())["lam_init"]) == pytest.approx(0.2)
+    assert float(first.scalars.linked(Inference())["lam_init"]) == pytest.approx(0.2)
     deeper = seeded(dataclasses.replace(BASE, mechanism="differential_v1")).layers[1].attention
-    assert float(deeper.scalars.stored(Inference())["lam_init"]) == pytest.approx(0.8 - 0.6 * math.exp(-0.3))
+    assert float(deeper.scalars.linked(Inference())["lam_init"]) == pytest.approx(0.8 - 0.6 * math.exp(-0.3))
 
 
-def test_no_future_in_bf16() -> None:
-    checks.no_future_in_bf16()
+def test_causal_in_bf16() -> None:
+    checks.is_causal_in_bf16()
 
 
-def test_window_expansion_is_shared() -> None:
-    checks.swe_is_shared()
+def test_window_expansion_agrees_with_and_without_cache() -> None:
+    checks.window_expansion_agrees()
 
 
-def test_mipe_turns_by_pi() -> None:
-    checks.positions_matter()
+def test_mipe_rotates_by_pi() -> None:
+    checks.mipe_matches_formula()
 
 
 def test_shifting_all_positions_changes_nothing() -> None:
-    model = opened(TINY).double()
+    model = perturbed_multiscreen(TINY).double()
     tokens = tokens_for(model, 1, 12)
     torch.testing.assert_close(
-        model(tokens), model(tokens, positions=checks.from_(131_000, tokens)), rtol=1e-9, atol=1e-9
+        model(tokens), model(tokens, positions=checks.positions_from(131_000, tokens)), rtol=1e-9, atol=1e-9
     )
 
 
-def test_padding_is_neither_seen_nor_counted() -> None:
-    model = opened(TINY)
+def test_padding_is_masked_and_has_no_position() -> None:
+    model = perturbed_multiscreen(TINY)
     tokens = tokens_for(model, 1, 8)
     keep = torch.tensor([[True, True, False, True, False, True, True, True]])
-    other = tokens.clone()
-    other[~keep] = (other[~keep] + 1) % 9
+    altered = tokens.clone()
+    altered[~keep] = (altered[~keep] + 1) % 9
     out = model(tokens, keep=keep)
     checks.close(out[keep], model(tokens[keep][None])[0])
-    assert torch.equal(out[keep], model(other, keep=keep)[keep])
+    assert torch.equal(out[keep], model(altered, keep=keep)[keep])
 
 
-def test_the_menu_and_a_hybrid_stack() -> None:
+def test_public_constructors_and_a_hybrid_stack() -> None:
     model = keysift.Multiscreen(keysift.MultiscreenConfig.psi(3, vocab_size=20))
     assert model(torch.zeros(1, 4, dtype=torch.int64)).shape == (1, 4, 20)
     assert (model.config.depth, model.config.tiles, model.config.width) == (3, 3, 9)
@@ -221,7 +232,7 @@ def test_the_menu_and_a_hybrid_stack() -> None:
 
 
 def test_refusals() -> None:
-    model = opened(TINY)
+    model = perturbed_multiscreen(TINY)
     transformer = seeded(BASE)
     with refuses("tokens must be int64, got torch.float32"):
         model(torch.zeros(1, 3))
@@ -241,15 +252,15 @@ def test_refusals() -> None:
         Inference(rope_factor=0.0)
     with refuses("tiles must be at least 1, got 0"):
         dataclasses.replace(TINY, tiles=0)
-    with refuses("MiPE turns the first two"):
+    with refuses("key_width must be at least 2 for MiPE, got"):
         dataclasses.replace(TINY, key_width=1)
-    with refuses(r"a fixed acceptance is a number in \(0, 1\], got 1.5"):
+    with refuses(r"a fixed acceptance must be a number in \(0, 1\], got 1.5"):
         dataclasses.replace(TINY, acceptance=1.5)
     with refuses(r"one or two numbers in \(0, 1\), got \(0.5, 1.0\)"):
         dataclasses.replace(TINY, acceptance_start=(0.5, 1.0))
     with refuses("a fixed acceptance has no start"):
         dataclasses.replace(TINY, acceptance=0.5, acceptance_start=(0.9,))
-    with refuses("RoPE turns pairs of channels, got a key width of 5"):
+    with refuses("RoPE rotates pairs of channels, got a key width of 5"):
         seeded(dataclasses.replace(TINY, position="rope", key_width=5))
     with refuses("MultiscreenConfig.context must be at least 1, got 0"):
         dataclasses.replace(TINY, context=0)
@@ -266,7 +277,7 @@ def test_refusals() -> None:
         dataclasses.replace(BASE, rope_theta=1.0)
     with refuses("key_heads must divide heads"):
         dataclasses.replace(BASE, key_heads=3)
-    with refuses("names 3 layers and depth is 2"):
+    with refuses("lists 3 names and depth is 2"):
         dataclasses.replace(BASE, mechanism=("softmax",) * 3)
     with refuses("did you mean 'softmax'"):
         dataclasses.replace(BASE, mechanism="sofmax")
@@ -277,13 +288,13 @@ def test_refusals() -> None:
 @needs_kernel
 @pytest.mark.slow
 def test_a_compiled_multiscreen_keeps_the_compiled_kernel() -> None:
-    """Whole, in one graph, with the same gradients: positions that count from 0 need not be looked at."""
+    """Compiles as one graph with the same gradients: positions that count from 0 are not inspected."""
     model = Multiscreen(MultiscreenConfig.psi(2, vocab_size=11))
     tokens = torch.randint(0, 11, (2, 9))
-    called: list[str] = []
+    operators: list[str] = []
 
     def backend(graph: torch.fx.GraphModule, inputs: object) -> torch.fx.GraphModule:
-        called.extend(str(node.target) for node in graph.graph.nodes)
+        operators.extend(str(node.target) for node in graph.graph.nodes)
         return graph
 
     def gradients(forward: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
@@ -292,12 +303,12 @@ def test_a_compiled_multiscreen_keeps_the_compiled_kernel() -> None:
     plain = gradients(model)
     for ours, theirs in zip(gradients(torch.compile(model, fullgraph=True, backend=backend)), plain, strict=True):
         torch.testing.assert_close(ours, theirs)
-    assert sum("keysift.screening" in name for name in called) == 2, "one for each layer"
+    assert sum("keysift.screening" in name for name in operators) == 2, "one kernel call per layer"
 
 
 @pytest.mark.parametrize("raw", [-200.0, 200.0])
 def test_acceptance_at_the_ends_of_fp32(raw: float) -> None:
-    """sigmoid gives exactly 0 and 1 there; a tile that closed or opened altogether must not stop a training run."""
+    """sigmoid gives exactly 0 and 1 there. Such a tile must not produce NaN or inf during training."""
     model = Multiscreen(MultiscreenConfig.psi(2, vocab_size=11))
     with torch.no_grad():
         for layer in model.layers:
@@ -308,9 +319,9 @@ def test_acceptance_at_the_ends_of_fp32(raw: float) -> None:
         assert bool(parameter.grad.isfinite().all())
 
 
-@pytest.mark.parametrize(("start", "wanted"), [((0.98,), [0.98, 0.98, 0.98]), ((0.5, 0.98), [0.5, 0.875, 0.98])])
-def test_a_learned_acceptance_starts_where_the_config_says(start: tuple[float, ...], wanted: list[float]) -> None:
+@pytest.mark.parametrize(("start", "expected"), [((0.98,), [0.98, 0.98, 0.98]), ((0.5, 0.98), [0.5, 0.875, 0.98])])
+def test_initial_acceptance_follows_the_config(start: tuple[float, ...], expected: list[float]) -> None:
     model = Multiscreen(MultiscreenConfig(vocab_size=7, depth=2, tiles=3, width=8, acceptance_start=start))
     for layer in model.layers:
-        torch.testing.assert_close(layer.scalars.stored(Inference())["acceptance"], torch.tensor(wanted))
+        torch.testing.assert_close(layer.scalars.linked(Inference())["acceptance"], torch.tensor(expected))
         assert layer.scalars.s_r.requires_grad

@@ -1,4 +1,4 @@
-"""The models are the papers' equations: logits and every parameter's gradient, in float64, element by element."""
+"""Models agree with the papers' equations: logits and gradients of every parameter, in float64."""
 
 import dataclasses
 
@@ -20,14 +20,14 @@ ABLATIONS = {
     "acceptance one": {"acceptance": 1.0},
     "nothing but screening": {"position": "none", "norm": "none", "gate": False, "acceptance": 1.0},
 }
-FIRST = ("paper", "nothing but screening")  # in `make check`
+QUICK = ("paper", "nothing but screening")  # in `make check`
 
 
 @pytest.mark.parametrize("expand", [False, 5])
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(change, id=name, marks=() if name in FIRST else pytest.mark.slow)
+        pytest.param(change, id=name, marks=() if name in QUICK else pytest.mark.slow)
         for name, change in ABLATIONS.items()
     ],
 )
@@ -54,7 +54,7 @@ def test_windows_around_the_threshold(windows: tuple[float, ...]) -> None:
     checks.multiscreen_matches_oracle(windows=windows, start=1000, seed=2)
 
 
-def test_the_window_grows_no_further_than_the_training_length() -> None:
+def test_window_equal_to_the_training_length_is_not_expanded() -> None:
     """w = 6.0 is not strictly greater than a training length of 6."""
     checks.multiscreen_matches_oracle(inference=Inference(expand_windows=6))
 

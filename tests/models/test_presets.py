@@ -1,4 +1,4 @@
-"""Parameter counts: the tables of the paper, the formula, the docs and the code agree."""
+"""Parameter counts of the code agree with the tables of the paper, the formula and the docs."""
 
 import pytest
 import torch

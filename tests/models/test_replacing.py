@@ -1,4 +1,4 @@
-"""Saving onto a model: under its name there is always one whole model, for every reader and after every crash."""
+"""Saving over a model is atomic: readers find a complete model, also after a crash."""
 
 import errno
 import os
@@ -14,72 +14,77 @@ import torch
 
 from keysift.core import disk
 from keysift.models.save import load, save
-from tests.models.checks import TINY, opened, tokens_for
+from tests.models.checks import TINY, perturbed_multiscreen, tokens_for
 from tests.refusals import refuses
-from tests.train.crash_points import child, watch
+from tests.train.crash_points import run_forked, watch_changes
 
 
 @pytest.fixture(params=["exchange", "two renames"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def rename_method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "two renames":  # as on a file system that cannot exchange names
         monkeypatch.setattr(disk, "exchange", lambda left, right: False)
     return str(request.param)
 
 
-def which(run: Path) -> int:
-    """The seed of the model that is saved there."""
-    found = load(run)
+def saved_seed(run: Path) -> int:
+    """Seed (0 or 1) of the model saved in `run`."""
+    result = load(run)
     return int(
-        torch.equal(found.state_dict()["embedding.weight"], opened(TINY, seed=1).state_dict()["embedding.weight"])
+        torch.equal(
+            result.state_dict()["embedding.weight"],
+            perturbed_multiscreen(TINY, seed=1).state_dict()["embedding.weight"],
+        )
     )
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_a_whole_model_has_the_name(tmp_path: Path, way: str) -> None:
-    seen, missing = [], 0
-    for moment in range(200):
-        folder = tmp_path / str(moment)
+def test_a_save_killed_at_any_moment_leaves_a_complete_model(tmp_path: Path, rename_method: str) -> None:
+    seeds, missing = [], 0
+    for event_count in range(200):
+        folder = tmp_path / str(event_count)
         run = folder / "run"
-        save(opened(TINY), run)
+        save(perturbed_multiscreen(TINY), run)
         (run / "notes.txt").write_text("mine")
 
-        def work(folder: Path = folder, run: Path = run, moment: int = moment) -> None:
-            left = moment
+        def save_and_kill(folder: Path = folder, run: Path = run, event_count: int = event_count) -> None:
+            remaining = event_count
 
-            def see(event: str) -> None:
-                nonlocal left
-                if left == 0:
+            def count_event(event: str) -> None:
+                nonlocal remaining
+                if remaining == 0:
                     os.kill(os.getpid(), signal.SIGKILL)
-                left -= 1
+                remaining -= 1
 
-            watch(folder, see)
-            save(opened(TINY, seed=1), run)
+            watch_changes(folder, count_event)
+            save(perturbed_multiscreen(TINY, seed=1), run)
 
-        ended = child(work)
+        exit_code = run_forked(save_and_kill)
         if run.exists():
-            seen.append(which(run))
+            seeds.append(saved_seed(run))
             assert (run / "notes.txt").read_text() == "mine"
         else:
             missing += 1
-        save(opened(TINY, seed=seen[-1] if seen else 0), run)  # tidies up, and mends what two renames left
+        save(
+            perturbed_multiscreen(TINY, seed=seeds[-1] if seeds else 0), run
+        )  # removes temporary folders and restores the directory after an interrupted rename
         assert (run / "notes.txt").read_text() == "mine"
         assert [path.name for path in folder.iterdir()] == ["run"]
-        if ended == 0:
+        if exit_code == 0:
             break
-    assert ended == 0
-    assert len(seen) > 10, "too few moments were tried"
-    assert seen == sorted(seen), "first the old model, then the new one"
-    assert set(seen) == {0, 1}
-    assert missing == (0 if way == "exchange" else 1)
+    assert exit_code == 0
+    assert len(seeds) > 10, "too few kill points were tested"
+    assert seeds == sorted(seeds), "first the old model, then the new one"
+    assert set(seeds) == {0, 1}
+    assert missing == (0 if rename_method == "exchange" else 1)
 
 
 _WRITER = """
 import sys
 from pathlib import Path
 from keysift.models.save import save
-from tests.models.checks import TINY, opened
+from tests.models.checks import TINY, perturbed_multiscreen
 from dataclasses import replace
-models = [opened(TINY), opened(replace(TINY, position="rope", width=7), seed=1)]
+models = [perturbed_multiscreen(TINY), perturbed_multiscreen(replace(TINY, position="rope", width=7), seed=1)]
 for number in range(10_000):
     save(models[number % 2], Path(sys.argv[1]))
     print(number, flush=True)
@@ -87,91 +92,89 @@ for number in range(10_000):
 
 
 @pytest.mark.slow
-def test_a_reader_in_a_loop_meets_whole_models_only(tmp_path: Path) -> None:
-    """The two models differ in sizes and in what no size shows: a mixture would be refused, or worse, load."""
+def test_a_concurrent_reader_finds_complete_models_only(tmp_path: Path) -> None:
+    """The two models differ in width and in position encoding, so a mixture of their files is detected."""
     run, root = tmp_path / "run", Path(__file__).parent.parent.parent
-    save(opened(TINY), run)
+    save(perturbed_multiscreen(TINY), run)
     command = [sys.executable, "-c", _WRITER, str(run)]
     with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         writer.stdout.readline()
-        found = [load(run).config for _ in range(150)]
+        result = [load(run).config for _ in range(150)]
         writer.kill()
         writes = len(writer.stdout.readlines())
-    kinds = {(config.position, config.width) for config in found}
+    kinds = {(config.position, config.width) for config in result}
     assert kinds == {("mipe", TINY.width), ("rope", 7)}
     assert writes > 5, "the writer hardly wrote"
 
 
-def test_a_model_that_comes_while_it_is_looked_for_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where names are not exchanged, nothing has the name for a moment."""
+def test_load_retries_while_a_directory_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an atomic exchange the directory is missing for a moment."""
     run = tmp_path / "run"
-    monkeypatch.setattr("keysift.models.save.time.sleep", lambda seconds: save(opened(TINY), run))
+    monkeypatch.setattr("keysift.models.save.time.sleep", lambda seconds: save(perturbed_multiscreen(TINY), run))
     assert load(run).config == TINY
 
 
-def test_a_reader_does_not_mix_what_was_replaced_between_its_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_load_does_not_mix_files_of_two_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from keysift.models import save as module
 
-    run, read = tmp_path / "run", module.read_kind
-    save(opened(TINY), run)
+    run, read = tmp_path / "run", module.read_model_config
+    save(perturbed_multiscreen(TINY), run)
     replaced = []
 
     def slow(path: Path) -> object:
-        found = read(path)
+        result = read(path)
         if not replaced:
             replaced.append(True)
-            save(opened(TINY, seed=1), run)
-        return found
+            save(perturbed_multiscreen(TINY, seed=1), run)
+        return result
 
-    monkeypatch.setattr(module, "read_kind", slow)
-    tokens = tokens_for(opened(TINY), 1, 5)
-    assert torch.equal(load(run)(tokens), opened(TINY, seed=1)(tokens))
+    monkeypatch.setattr(module, "read_model_config", slow)
+    tokens = tokens_for(perturbed_multiscreen(TINY), 1, 5)
+    assert torch.equal(load(run)(tokens), perturbed_multiscreen(TINY, seed=1)(tokens))
 
 
-def test_a_reader_knows_what_it_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that is replaced between opening its directory and looking at the name is read again."""
+def test_load_repeats_if_the_directory_was_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that is replaced after its directory was opened is read again."""
     from keysift.models import save as module
 
-    run, opening, loading, read = tmp_path / "run", os.open, module._load, []
-    save(opened(TINY), run)
+    run, open_directory, load_model, loads = tmp_path / "run", os.open, module._load, []
+    save(perturbed_multiscreen(TINY), run)
 
     def slow(path: str, flags: int) -> int:
-        handle = opening(path, flags)
+        handle = open_directory(path, flags)
         monkeypatch.undo()
-        save(opened(TINY, seed=1), run)
-        monkeypatch.setattr(module, "_load", lambda directory: read.append(directory) or loading(directory))
+        save(perturbed_multiscreen(TINY, seed=1), run)
+        monkeypatch.setattr(module, "_load", lambda directory: loads.append(directory) or load_model(directory))
         return handle
 
     monkeypatch.setattr(module.os, "open", slow)
     load(run)
-    assert len(read) == 2, "the first reading was not of the directory that is held"
+    assert len(loads) == 2, "the first read was of a replaced directory"
 
 
-def test_the_files_of_a_run_are_of_one_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are links through `last`, which leads elsewhere when a checkpoint is done; here between two reads."""
+def test_load_of_a_run_uses_one_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of a run are links through `last`, which moves to a new checkpoint between the two reads here."""
     from keysift.models import save as module
 
     other = replace(TINY, width=7)
-    save(opened(TINY), tmp_path / "old")
-    save(opened(other), tmp_path / "new")
+    save(perturbed_multiscreen(TINY), tmp_path / "old")
+    save(perturbed_multiscreen(other), tmp_path / "new")
     (tmp_path / "last").symlink_to("old")
     for name in (module.CONFIG, module.WEIGHTS):
         (tmp_path / "run").mkdir(exist_ok=True)
         (tmp_path / "run" / name).symlink_to(f"../last/{name}")
-    read, moved = module.read_kind, []
+    read, moved = module.read_model_config, []
 
     def slow(path: Path) -> object:
-        found = read(path)
+        result = read(path)
         if not moved:
             moved.append(True)
             (tmp_path / "next").symlink_to("new")
             (tmp_path / "next").rename(tmp_path / "last")
-        return found
+        return result
 
-    monkeypatch.setattr(module, "read_kind", slow)
+    monkeypatch.setattr(module, "read_model_config", slow)
     assert load(tmp_path / "run").config == other
 
 
@@ -184,22 +187,22 @@ def test_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with refuses("No such file", OSError):
         disk.exchange(tmp_path / "a", tmp_path / "nothing")
 
-    class Without:
+    class NoExchange:
         def renameat2(self, *arguments: object) -> int:
             return -1
 
-    monkeypatch.setattr(disk.ctypes, "CDLL", lambda *a, **k: Without())
+    monkeypatch.setattr(disk.ctypes, "CDLL", lambda *a, **k: NoExchange())
     monkeypatch.setattr(disk.ctypes, "get_errno", lambda: errno.EINVAL)
     assert not disk.exchange(tmp_path / "a", tmp_path / "b")
     monkeypatch.setattr(disk.sys, "platform", "elsewhere")
     assert not disk.exchange(tmp_path / "a", tmp_path / "b")
 
 
-def test_what_the_living_write_is_left_alone(tmp_path: Path) -> None:
+def test_temporary_folders_of_live_processes_are_kept(tmp_path: Path) -> None:
     alive = tmp_path / f".run.writing-{socket.gethostname()}-1-x"  # process 1 is alive and not ours
     other = tmp_path / ".run.writing-elsewhere-99999999-x"
     dead = tmp_path / f".run.writing-{socket.gethostname()}-99999999-x"
     for folder in (alive, other, dead):
         folder.mkdir()
-    save(opened(TINY), tmp_path / "run")
+    save(perturbed_multiscreen(TINY), tmp_path / "run")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([alive.name, other.name, "run"])

@@ -1,4 +1,4 @@
-"""A directory holds a model: what is loaded is what was saved, and nothing broken is ever loaded or left behind."""
+"""Save and load: equal models, and errors for damaged directories."""
 
 import dataclasses
 import json
@@ -8,11 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from keysift.models.language import LanguageModel
+from keysift.models.language_model import LanguageModel
 from keysift.models.multiscreen import Multiscreen
-from keysift.models.save import from_version_1, load, save
+from keysift.models.save import load, save
 from keysift.models.transformer import TransformerConfig
-from tests.models.checks import TINY, close, opened, shaken, tokens_for
+from tests.models.checks import TINY, perturbed_multiscreen, perturbed_transformer, tokens_for
 from tests.refusals import refuses
 
 HYBRID = TransformerConfig(
@@ -23,28 +23,28 @@ HYBRID = TransformerConfig(
 @pytest.fixture(params=["multiscreen", "transformer", "bf16"])
 def model(request: pytest.FixtureRequest) -> LanguageModel:
     if request.param == "transformer":
-        return shaken(HYBRID)
-    found = opened(dataclasses.replace(TINY, acceptance=0.875, position="rope"))
-    return found.bfloat16() if request.param == "bf16" else found
+        return perturbed_transformer(HYBRID)
+    result = perturbed_multiscreen(dataclasses.replace(TINY, acceptance=0.875, position="rope"))
+    return result.bfloat16() if request.param == "bf16" else result
 
 
 def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def test_what_is_loaded_is_what_was_saved(model: LanguageModel, tmp_path: Path) -> None:
+def test_save_and_load_round_trip(model: LanguageModel, tmp_path: Path) -> None:
     save(model, tmp_path / "new" / "run")
-    found = load(tmp_path / "new" / "run")
+    result = load(tmp_path / "new" / "run")
     tokens = tokens_for(model, 2, 7)
-    assert type(found) is type(model)
-    assert found.config == model.config
-    assert torch.equal(found(tokens), model(tokens))
+    assert type(result) is type(model)
+    assert result.config == model.config
+    assert torch.equal(result(tokens), model(tokens))
     assert sorted(contents(tmp_path / "new" / "run")) == ["config.json", "model.safetensors"]
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["run"]
 
 
 def test_saving_again_keeps_the_other_files(tmp_path: Path) -> None:
-    first, second = opened(TINY), opened(TINY, seed=1)
+    first, second = perturbed_multiscreen(TINY), perturbed_multiscreen(TINY, seed=1)
     run = tmp_path / "run"
     save(first, run)
     (run / "tokenizer.json").write_text("{}")
@@ -61,7 +61,7 @@ def test_saving_again_keeps_the_other_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fails", ["models.save.save_file", "core.disk.sync", "core.disk._swap"])
 def test_a_save_that_fails_leaves_the_old_model(fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "run"
-    save(opened(TINY), run)
+    save(perturbed_multiscreen(TINY), run)
     before = contents(run)
 
     def full(*args: object) -> None:
@@ -69,7 +69,7 @@ def test_a_save_that_fails_leaves_the_old_model(fails: str, tmp_path: Path, monk
 
     monkeypatch.setattr(f"keysift.{fails}", full)
     with pytest.raises(OSError, match="disk full"):
-        save(opened(TINY, seed=1), run)
+        save(perturbed_multiscreen(TINY, seed=1), run)
     assert contents(run) == before
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
@@ -78,74 +78,86 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "latest").symlink_to(tmp_path / "models" / "first")
     for seed in (0, 1):
-        save(opened(TINY, seed=seed), tmp_path / "latest")
-        tokens = tokens_for(opened(TINY), 1, 5)
-        assert torch.equal(load(tmp_path / "latest")(tokens), opened(TINY, seed=seed)(tokens))
+        save(perturbed_multiscreen(TINY, seed=seed), tmp_path / "latest")
+        tokens = tokens_for(perturbed_multiscreen(TINY), 1, 5)
+        assert torch.equal(load(tmp_path / "latest")(tokens), perturbed_multiscreen(TINY, seed=seed)(tokens))
     assert (tmp_path / "latest").is_symlink()
     assert [path.name for path in (tmp_path / "models").iterdir()] == ["first"]
 
 
-def test_weights_of_several_types_become_the_widest(tmp_path: Path) -> None:
-    save(opened(TINY), tmp_path)
+def test_mixed_dtypes_load_as_the_widest(tmp_path: Path) -> None:
+    save(perturbed_multiscreen(TINY), tmp_path)
     state = load_file(tmp_path / "model.safetensors")
     halves = {name: tensor.bfloat16() if "proj" in name else tensor for name, tensor in state.items()}
     save_file(halves, tmp_path / "model.safetensors")
-    found = load(tmp_path)
-    assert {parameter.dtype for parameter in found.parameters()} == {torch.float32}
-    assert torch.equal(found.state_dict()["embedding.weight"], state["embedding.weight"])
-    found(tokens_for(found, 1, 5))
+    result = load(tmp_path)
+    assert {parameter.dtype for parameter in result.parameters()} == {torch.float32}
+    assert torch.equal(result.state_dict()["embedding.weight"], state["embedding.weight"])
+    result(tokens_for(result, 1, 5))
 
 
 def test_files_that_are_not_a_model(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with refuses(r"config.json is missing; a model directory has"):
         load(run)
-    save(opened(TINY), run)
-    whole = contents(run)
+    save(perturbed_multiscreen(TINY), run)
+    original = contents(run)
 
-    def broken(name: str, data: bytes, match: str) -> None:
+    def check_damaged(name: str, data: bytes, match: str) -> None:
         (run / name).write_bytes(data)
-        now = contents(run)
+        damaged = contents(run)
         with refuses(match):
             load(run)
-        assert contents(run) == now
-        (run / name).write_bytes(whole[name])
+        assert contents(run) == damaged
+        (run / name).write_bytes(original[name])
 
-    broken("config.json", whole["config.json"][:20], "config.json is not JSON")
-    broken("config.json", b"\xff\xfe", "config.json is not JSON")
-    broken("config.json", b"[1]", "does not say which model")
-    broken("config.json", b'{"hidden_size": 4}', "does not say which model")
-    broken("config.json", b'{"model_type": "gpt2"}', r"is a Hugging Face model \(gpt2\); keysift import reads llama")
-    broken("config.json", b'{"model_type": "llama"}', "bring it here with keysift import .* --out DIRECTORY")
-    broken("config.json", b'{"model": "multiscren"}', "did you mean 'multiscreen'")
-    broken("config.json", whole["config.json"].replace(b'"tiles"', b'"tile"'), "did you mean 'tiles'")
-    for cut in (0, 4, 100, len(whole["model.safetensors"]) - 1):
-        broken("model.safetensors", whole["model.safetensors"][:cut], "not a whole safetensors file")
-    broken("model.safetensors", b"\x80\x04pickle, which is never loaded", "not a whole safetensors file")
-    config = json.loads(whole["config.json"])
-    broken("config.json", json.dumps(config | {"width": 7}).encode(), r"does not fit.*and \d+ more")
-    broken("config.json", json.dumps(config | {"gate": False}).encode(), "gate_proj.weight is not a weight of this")
-    broken("config.json", json.dumps(config | {"vocab_size": 5}).encode(), r"is \(9, 6\), the config says \(5, 6\)")
+    check_damaged("config.json", original["config.json"][:20], "config.json is not JSON")
+    check_damaged("config.json", b"\xff\xfe", "config.json is not JSON")
+    check_damaged("config.json", b"[1]", "has no model_type of keysift")
+    check_damaged("config.json", b'{"hidden_size": 4}', "has no model_type of keysift")
+    check_damaged(
+        "config.json", b'{"model_type": "gpt2"}', r"is a Hugging Face model \(gpt2\); keysift import reads llama"
+    )
+    check_damaged("config.json", b'{"model_type": "llama"}', "import it with keysift import .* --out DIRECTORY")
+    check_damaged("config.json", b'{"model_type": "keysift_multiscren"}', "did you mean 'multiscreen'")
+    check_damaged("config.json", original["config.json"].replace(b'"tiles"', b'"tile"'), "did you mean 'tiles'")
+    for cut in (0, 4, 100, len(original["model.safetensors"]) - 1):
+        check_damaged("model.safetensors", original["model.safetensors"][:cut], "not a complete safetensors file")
+    check_damaged("model.safetensors", b"\x80\x04pickle, which is never loaded", "not a complete safetensors file")
+    config = json.loads(original["config.json"])
+    check_damaged("config.json", json.dumps(config | {"width": 7}).encode(), r"does not fit.*and \d+ more")
+    check_damaged(
+        "config.json", json.dumps(config | {"gate": False}).encode(), "gate_proj.weight is not a weight of this"
+    )
+    check_damaged(
+        "config.json", json.dumps(config | {"vocab_size": 5}).encode(), r"is \(9, 6\), the config says \(5, 6\)"
+    )
     for name in ("depth", "tiles", "width", "vocab_size", "key_width", "value_width"):
         huge = json.dumps(config | {name: 10**12}).encode()
-        broken("config.json", huge, f"config.json says {name} 1000000000000, more than model.safetensors can hold")
-    broken("config.json", json.dumps(config | {"depth": 40}).encode(), "config.json says depth 40, more than")
-    broken("config.json", b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "config.json is not JSON .*nested too deeply")
+        check_damaged(
+            "config.json", huge, f"config.json says {name} 1000000000000, more than model.safetensors can hold"
+        )
+    check_damaged("config.json", json.dumps(config | {"depth": 40}).encode(), "config.json says depth 40, more than")
+    check_damaged(
+        "config.json", b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "config.json is not JSON .*nested too deeply"
+    )
     state = load_file(run / "model.safetensors")
     save_file(state | {"embedding.s_E": torch.tensor([1])}, tmp_path / "whole.safetensors")
-    broken("model.safetensors", (tmp_path / "whole.safetensors").read_bytes(), "embedding.s_E is I64, weights are one")
+    check_damaged(
+        "model.safetensors", (tmp_path / "whole.safetensors").read_bytes(), "embedding.s_E is I64, weights are one"
+    )
     state.pop("embedding.s_E")
     save_file(state, tmp_path / "less.safetensors")
-    broken("model.safetensors", (tmp_path / "less.safetensors").read_bytes(), "embedding.s_E is missing")
+    check_damaged("model.safetensors", (tmp_path / "less.safetensors").read_bytes(), "embedding.s_E is missing")
     (run / "model.safetensors").unlink()
-    with refuses("holds no weights; expected model.safetensors, or its shards"):
+    with refuses("has no weights; expected model.safetensors, or shards"):
         load(run)
 
 
-def test_places_and_models_that_cannot_be_saved(tmp_path: Path) -> None:
+def test_save_refuses_files_and_subclasses(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with refuses("is a file; a model is saved as a directory"):
-        save(opened(TINY), tmp_path / "file")
+        save(perturbed_multiscreen(TINY), tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
 
     class Mine(Multiscreen):
@@ -155,27 +167,11 @@ def test_places_and_models_that_cannot_be_saved(tmp_path: Path) -> None:
         save(Mine(TINY), tmp_path / "mine")
 
 
-def test_version_1_weights_are_the_same_function() -> None:
-    """alpha = max(1 - r1 (1 - s), 0)^2 with r1 = exp(s1) + 1, and s_r = -s1."""
-    model = opened(TINY)
-    as_version_1 = {name: -p if name.endswith(".s_r") else p for name, p in model.state_dict().items()}
-    other = Multiscreen(TINY)
-    other.load_state_dict(from_version_1(as_version_1))
-    tokens = tokens_for(model, 1, 8)
-    close(other(tokens), model(tokens))
-    s1 = as_version_1["layers.0.tiles.scalars.s_r"]
-    inverse = 1 / model.layers[0].scalars.stored(model.cache(1).inference)["acceptance"]
-    torch.testing.assert_close(inverse, s1.exp() + 1)
-    with torch.no_grad():
-        other.load_state_dict(as_version_1)
-        assert (other(tokens) - model(tokens)).abs().max() > 1e-3
-
-
-def test_sizes_whose_product_no_integer_holds(tmp_path: Path) -> None:
-    """Each alone could be, by the number of weights; together they are more than a machine can count."""
+def test_sizes_whose_product_overflows_are_refused(tmp_path: Path) -> None:
+    """Each size fits the number of weights; their product overflows int64."""
     large = 3_000_000
     sizes = {"vocab_size": 2, "depth": 1, "tiles": large, "width": large, "key_width": large, "value_width": 2}
-    (tmp_path / "config.json").write_text(json.dumps({"model": "multiscreen", **sizes}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "keysift_multiscreen", **sizes}))
     save_file({"x": torch.zeros(large, dtype=torch.uint8)}, tmp_path / "model.safetensors")
-    with refuses("describes no model that can be built"):
+    with refuses("describes a model that cannot be built"):
         load(tmp_path)

@@ -1,4 +1,4 @@
-"""What a spec asks for is what a layer gets, whatever the mechanism is called."""
+"""Scalars of a layer: axes, links, constants, windows."""
 
 import dataclasses
 import math
@@ -12,25 +12,25 @@ from keysift.mechanisms.softmax import SOFTMAX
 from keysift.mechanisms.spec import Mechanism, Per, Promise, Scalar, Site
 from keysift.models.multiscreen import Multiscreen, MultiscreenConfig
 from keysift.nn.inference import Inference
-from keysift.nn.scalars import Scalars
+from keysift.nn.scalars import MechanismScalars
 
 SITE = Site(heads=4, key_width=3, value_width=5, context=16, layer=1, depth=2)
 
 
-def made(mechanism: Mechanism, key_heads: int = 4, **rest: object) -> Scalars:
+def make_scalars(mechanism: Mechanism, key_heads: int = 4, **options: object) -> MechanismScalars:
     generator = torch.Generator().manual_seed(0)
-    return Scalars(mechanism, SITE, width=6, key_heads=key_heads, std=0.1, generator=generator, **rest)
+    return MechanismScalars(mechanism, SITE, width=6, key_heads=key_heads, std=0.1, generator=generator, **options)
 
 
-def test_parameters_carry_the_symbols_they_are_given() -> None:
-    found = made(SCREENING, symbols={"window": "s_w", "acceptance": "s_r"})
-    assert {name: tuple(p.shape) for name, p in found.named_parameters()} == {"s_w": (4,), "s_r": (4,)}
-    assert set(made(SCREENING).state_dict()) == {"raw_window", "raw_acceptance"}
+def test_parameters_are_named_by_symbols() -> None:
+    result = make_scalars(SCREENING, symbols={"window": "s_w", "acceptance": "s_r"})
+    assert {name: tuple(p.shape) for name, p in result.named_parameters()} == {"s_w": (4,), "s_r": (4,)}
+    assert set(make_scalars(SCREENING).state_dict()) == {"raw_window", "raw_acceptance"}
 
 
 def test_projections_have_the_axes_of_the_spec() -> None:
     x = torch.randn(2, 7, 6)
-    values = made(value_gate(output_head_gate(SOFTMAX)), key_heads=2)(x, Inference())
+    values = make_scalars(value_gate(output_head_gate(SOFTMAX)), key_heads=2)(x, Inference())
     assert values["value_gate"].shape == (2, 2, 7, 5)
     assert values["output_head_gate"].shape == (2, 4, 7)
     assert bool((values["value_gate"] > 0).all())
@@ -39,54 +39,54 @@ def test_projections_have_the_axes_of_the_spec() -> None:
 @pytest.mark.parametrize("per", [Per.LAYER, Per.HEAD, Per.CHANNEL, Per.HEAD_CHANNEL])
 def test_one_initial_number_fills_the_axes_of_the_spec(per: Per) -> None:
     scalar = Scalar(name="tilt", meaning="a test", per=per, probes=(1.0,))
-    found = made(dataclasses.replace(SOFTMAX, name="tilted", scalars=(scalar,)))
+    result = make_scalars(dataclasses.replace(SOFTMAX, name="tilted", scalars=(scalar,)))
     sizes = {"H": 4, "V": 5}
-    assert found.raw_tilt.shape == tuple(sizes[axis] for axis in per.value)
-    assert found.raw_tilt.dtype == torch.float32
+    assert result.raw_tilt.shape == tuple(sizes[axis] for axis in per.value)
+    assert result.raw_tilt.dtype == torch.float32
 
 
 def test_constants_are_not_parameters_and_not_rounded() -> None:
-    half = Scalar(
+    constant = Scalar(
         name="tilt", meaning="a test", per=Per.LAYER, init=lambda s, g: torch.tensor(0.1), learned=False, probes=(1.0,)
     )
-    found = made(dataclasses.replace(SOFTMAX, name="tilted", scalars=(half,))).bfloat16()
-    assert not list(found.parameters())
-    assert found.stored(Inference())["tilt"] == torch.tensor(0.1)
+    result = make_scalars(dataclasses.replace(SOFTMAX, name="tilted", scalars=(constant,))).bfloat16()
+    assert not list(result.parameters())
+    assert result.linked(Inference())["tilt"] == torch.tensor(0.1)
 
 
-def test_how_far_back_a_head_must_be_remembered() -> None:
+def test_windows_of_key_heads() -> None:
     windows = torch.tensor([2.5, 9.0, 4.0, 3.0])
-    found = made(SCREENING)
+    result = make_scalars(SCREENING)
     with torch.no_grad():
-        found.raw_window.copy_((windows - 1).log())
-    assert found.reach(Inference()) == pytest.approx(windows.tolist())
-    assert found.reach(Inference(expand_windows=4)) == pytest.approx([2.5, math.inf, 4.0, 3.0])
-    shared = made(SCREENING, key_heads=2)
-    shared.load_state_dict(found.state_dict())
-    assert shared.reach(Inference()) == pytest.approx([9.0, 4.0])
-    assert made(SOFTMAX).reach(Inference()) == [math.inf] * 4
+        result.raw_window.copy_((windows - 1).log())
+    assert result.windows(Inference()) == pytest.approx(windows.tolist())
+    assert result.windows(Inference(expand_windows=4)) == pytest.approx([2.5, math.inf, 4.0, 3.0])
+    shared = make_scalars(SCREENING, key_heads=2)
+    shared.load_state_dict(result.state_dict())
+    assert shared.windows(Inference()) == pytest.approx([9.0, 4.0])
+    assert make_scalars(SOFTMAX).windows(Inference()) == [math.inf] * 4
 
 
-def test_a_window_is_no_reason_to_forget_where_a_refused_key_still_counts() -> None:
+def test_windows_are_infinite_where_a_refused_key_still_counts() -> None:
     counting = dataclasses.replace(
         SCREENING, name="counting", holds=SCREENING.holds - {Promise.REFUSED_INERT, Promise.ABSOLUTE}
     )
-    assert made(counting).reach(Inference()) == [math.inf] * 4
+    assert make_scalars(counting).windows(Inference()) == [math.inf] * 4
 
 
 @torch.no_grad()
-def test_numbers_are_linked_anew_when_they_change() -> None:
-    """Decoding asks for the same scalars at every token; whoever changes a parameter, by whatever way, is heard."""
+def test_cached_scalars_follow_parameter_updates() -> None:
+    """Scalars are cached between decode steps, and computed again after any kind of parameter update."""
     model = Multiscreen(MultiscreenConfig.psi(2, vocab_size=11))
     scalars, x, plain = model.layers[0].scalars, torch.zeros(1, 1, 4), Inference()
     first = scalars(x, plain)
-    assert scalars(x, plain) is first, "made once"
+    assert scalars(x, plain) is first, "computed once"
     torch.testing.assert_close(first["window"].flatten(), scalars.s_w.exp() + 1)
     for change in (lambda p: p.add_(0.5), lambda p: p.data.add_(0.5), lambda p: setattr(p, "data", p + 0.5)):
         change(scalars.s_w)
         torch.testing.assert_close(scalars(x, plain)["window"].flatten(), scalars.s_w.exp() + 1)
-    assert scalars(x, Inference(expand_windows=1))["reach"].isinf().all()
-    assert scalars(x, plain)["reach"].isfinite().all()
+    assert scalars(x, Inference(expand_windows=1))["effective_window"].isinf().all()
+    assert scalars(x, plain)["effective_window"].isfinite().all()
     assert scalars(x.double(), plain)["window"].dtype == torch.float64
     with torch.enable_grad():
         assert scalars(x, plain)["window"].requires_grad

@@ -1,3 +1,3 @@
-"""The text, the cache and the small config of tests/train/."""
+"""Fixtures of tests/train/: corpus, cache and a small config."""
 
 from tests.train.conftest import cache, corpus, tiny  # noqa: F401

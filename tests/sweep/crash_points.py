@@ -26,9 +26,9 @@ from keysift.cli.main import _main
 from keysift.runs.summary import find_runs, summary
 from keysift.sweep import child as runs
 from keysift.sweep import drive
-from tests.train.crash_points import child, watch
+from tests.train.crash_points import run_forked, watch_changes
 from tests.train.in_process import losses
-from tests.train.processes import all_readable
+from tests.train.processes import verify_checkpoints
 
 FLAGS = ("--over", "seed=0,1", "--psi", "2", "--context", "16", "--batch-tokens", "32", "--steps", "2")
 MORE = ("--save-every", "1", "--keep-last", "1", "--val-sequences", "2", "--sample-tokens", "0", "--quiet")
@@ -61,7 +61,7 @@ def sweep(text: str, out: Path, see: Callable[[str], None] | None = None) -> Non
     os.setpgid(0, 0)
     drive.subprocess, drive._POLL = SimpleNamespace(Popen=Forked), 0.01  # type: ignore[attr-defined, assignment]
     if see is not None:
-        watch(out, see)
+        watch_changes(out, see)
     with Path(os.devnull).open("w") as sys.stdout:
         assert _main(["sweep", "--out", str(out), "--data", text, *FLAGS, *MORE]) == 0
 
@@ -77,13 +77,13 @@ def killed_at(n: int, text: str, out: Path) -> tuple[int, str]:
             told.write_text(what)
             os.killpg(0, signal.SIGKILL)
 
-    code = child(partial(sweep, text, out, see))
+    code = run_forked(partial(sweep, text, out, see))
     return code, told.read_text() if code else ""
 
 
 def main(text: str, folder: str, first: str, stride: str) -> None:
     whole, n = Path(folder, "whole"), int(first)
-    assert child(partial(sweep, text, whole)) == 0
+    assert run_forked(partial(sweep, text, whole)) == 0
     wanted = {run.name: (losses(run), keysift.load(run).state_dict()) for run in find_runs(whole)}
     while True:
         out = Path(folder, f"killed-{n}")
@@ -93,13 +93,13 @@ def main(text: str, folder: str, first: str, stride: str) -> None:
         assert code == -signal.SIGKILL, code
         for run in find_runs(out):
             summary(run)
-            all_readable(run)
+            verify_checkpoints(run)
             if (run / "model.safetensors").exists():
                 keysift.load(run)
         for name in ("sweep.json", "sweep.html"):
             assert not (out / name).exists() or (out / name).stat().st_size, name
-        ended = child(partial(sweep, text, out))
-        exact = ended == 0 and all(_same(out / name, *found) for name, found in wanted.items())
+        ended = run_forked(partial(sweep, text, out))
+        exact = ended == 0 and all(_same(out / name, *result) for name, result in wanted.items())
         left = sorted(path.name for path in out.iterdir() if not (whole / path.name).exists())
         sys.stdout.write(json.dumps({"n": n, "before": what, "exact": exact, "left": left}) + "\n")
         sys.stdout.flush()
@@ -108,8 +108,8 @@ def main(text: str, folder: str, first: str, stride: str) -> None:
 
 
 def _same(run: Path, loss: list[float], weights: dict[str, torch.Tensor]) -> bool:
-    found = keysift.load(run).state_dict()
-    return losses(run) == loss and all(torch.equal(found[name], weights[name]) for name in weights)
+    result = keysift.load(run).state_dict()
+    return losses(run) == loss and all(torch.equal(result[name], weights[name]) for name in weights)
 
 
 if __name__ == "__main__":

@@ -14,19 +14,19 @@ import torch
 
 import keysift
 from keysift.runs import layout
-from keysift.runs.checkpoint import point
+from keysift.runs.checkpoint import update_last_link
 from keysift.runs.directory import Run
 from keysift.runs.metrics import last
 from keysift.runs.summary import find_runs, summary
 from keysift.sweep.drive import sweep
-from keysift.sweep.plan import points
+from keysift.sweep.plan import plan_runs
 from keysift.train.config import TrainConfig
-from keysift.train.config_file import to_toml
-from keysift.train.facts import read_facts
 from keysift.train.loop import train
+from keysift.train.manifest import read_manifest
+from keysift.train.settings import to_toml
 from tests.train.in_process import losses
 from tests.train.processes import ROOT, environment, finish
-from tests.train.test_faults import longer
+from tests.train.test_faults import soak_only
 
 AXES = ("seed=0,1,2",)
 
@@ -64,13 +64,13 @@ def test_an_interrupted_sweep_goes_on(base: TrainConfig, tmp_path: Path, number:
     else:
         os.killpg(process.pid, number)
     finish(process, code=-9 if number is signal.SIGKILL else 0)
-    assert layout.steps(out / "seed=0" / "checkpoints")[-1] == 60
-    saved = layout.steps(out / "seed=1" / "checkpoints")[-1]
+    assert layout.checkpoint_steps(out / "seed=0" / "checkpoints")[-1] == 60
+    saved = layout.checkpoint_steps(out / "seed=1" / "checkpoints")[-1]
     assert 5 <= saved < 60
     assert not (out / "seed=2").exists(), "nothing is begun after the signal"
     if number is not signal.SIGKILL:
         assert saved == len(losses(out / "seed=1")), "the run at work saved where it was"
-        assert [one["state"] for one in json.loads((out / "sweep.json").read_text())] == [
+        assert [outcome["state"] for outcome in json.loads((out / "sweep.json").read_text())] == [
             "finished",
             "stopped",
             "not started",
@@ -79,18 +79,20 @@ def test_an_interrupted_sweep_goes_on(base: TrainConfig, tmp_path: Path, number:
     finish(start(base, out))
     assert (out / "seed=0" / layout.METRICS).stat().st_mtime_ns == done, "what was finished is not touched"
     whole = tmp_path / "whole"
-    assert [one.state for one in sweep(points(base, (), AXES), whole, processes=2, show=False)] == ["finished"] * 3
+    assert [outcome.state for outcome in sweep(plan_runs(base, (), AXES), whole, processes=2, show=False)] == [
+        "finished"
+    ] * 3
     for seed in range(3):
         assert losses(out / f"seed={seed}") == losses(whole / f"seed={seed}")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("first", "stride"), [(19, 37), longer(1, 1)])
+@pytest.mark.parametrize(("first", "stride"), [(19, 37), soak_only(1, 1)])
 def test_kill_nine_before_every_change_to_the_folder(corpus: Path, tmp_path: Path, first: int, stride: int) -> None:
     command = [sys.executable, "-m", "tests.sweep.crash_points", str(corpus), str(tmp_path), str(first), str(stride)]
-    said = subprocess.run(command, capture_output=True, text=True, check=False, env=environment(), cwd=ROOT)
-    assert said.returncode == 0, said.stderr[-3000:]
-    points = [json.loads(line) for line in said.stdout.splitlines()]
+    process = subprocess.run(command, capture_output=True, text=True, check=False, env=environment(), cwd=ROOT)
+    assert process.returncode == 0, process.stderr[-3000:]
+    points = [json.loads(line) for line in process.stdout.splitlines()]
     assert [point for point in points if not point["exact"] or point["left"]] == []
     # Two runs of two checkpoints, and the sweep's own files before, between and after.
     assert len(points) >= 140 // stride
@@ -103,33 +105,35 @@ def test_kill_nine_before_every_change_to_the_folder(corpus: Path, tmp_path: Pat
 
 def test_a_run_that_is_over_leads_to_its_last_model(base: TrainConfig, tmp_path: Path) -> None:
     """Killed between its last checkpoint and the link to it, a run leads to the model before until it is mended."""
-    (run,) = (tmp_path / name for name in points(replace(base, steps=2), (), ("seed=0",)))
+    (run,) = (tmp_path / name for name in plan_runs(replace(base, steps=2), (), ("seed=0",)))
     config = replace(base, steps=2, save_every=1)
     train(config, run, show=False)
     (tmp_path / "seed=0.toml").write_text(to_toml(config))
     newest = keysift.load(run).state_dict()
-    told: list[str] = []
+    ended: list[str] = []
 
     def again() -> str:
-        (one,) = sweep({"seed=0": config}, tmp_path, processes=1, show=False, on_over=lambda one: told.append(one.name))
-        return one.said
+        (outcome,) = sweep(
+            {"seed=0": config}, tmp_path, processes=1, show=False, on_end=lambda outcome: ended.append(outcome.name)
+        )
+        return outcome.error
 
     holder = Run(run)
     holder.lock()
     assert again() == "", "somebody else's business"
     holder.unlock()
-    told.clear()
-    point(run / layout.CHECKPOINTS, layout.name_of(1))
+    ended.clear()
+    update_last_link(run / layout.CHECKPOINTS, layout.checkpoint_name(1))
     assert not torch.equal(keysift.load(run).state_dict()["embedding.weight"], newest["embedding.weight"])
     assert again() == ""
     assert torch.equal(keysift.load(run).state_dict()["embedding.weight"], newest["embedding.weight"])
-    (run / layout.CHECKPOINTS / layout.name_of(2) / "model.safetensors").write_bytes(b"damaged")
+    (run / layout.CHECKPOINTS / layout.checkpoint_name(2) / "model.safetensors").write_bytes(b"damaged")
     assert "model.safetensors is corrupt" in again()
-    assert told == ["seed=0"], "a damaged run is no result"
+    assert ended == ["seed=0"], "a damaged run is no result"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("steps", [6, longer(300)])
+@pytest.mark.parametrize("steps", [6, soak_only(300)])
 def test_a_reader_in_a_loop_never_fails(base: TrainConfig, tmp_path: Path, steps: int) -> None:
     """Every step is a checkpoint, and only the newest is kept: what a reader has begun to read is removed under it."""
     out = tmp_path / "sweep"
@@ -150,12 +154,12 @@ def test_a_reader_in_a_loop_never_fails(base: TrainConfig, tmp_path: Path, steps
 
 @pytest.mark.slow
 def test_more_steps_prolong_a_sweep(base: TrainConfig, tmp_path: Path) -> None:
-    short = points(replace(base, steps=5), (), ("seed=0",))
+    short = plan_runs(replace(base, steps=5), (), ("seed=0",))
     sweep(short, tmp_path, processes=1, show=False)
-    longer = sweep(points(replace(base, steps=64), (), ("seed=0,1",)), tmp_path, processes=2, show=False)
-    assert [(one.state, one.summary.step) for one in longer if one.summary] == [("finished", 64)] * 2
+    longer = sweep(plan_runs(replace(base, steps=64), (), ("seed=0,1",)), tmp_path, processes=2, show=False)
+    assert [(outcome.state, outcome.summary.step) for outcome in longer if outcome.summary] == [("finished", 64)] * 2
     # A sixteenth of five steps, not of sixty-four: one sweep, one warm-up.
-    assert [read_facts(Run(tmp_path / f"seed={seed}")).config.warmup for seed in (0, 1)] == [0, 0]
+    assert [read_manifest(Run(tmp_path / f"seed={seed}")).config.warmup for seed in (0, 1)] == [0, 0]
 
 
 @pytest.mark.slow
@@ -167,6 +171,6 @@ def test_nothing_beside_the_text_is_imported(
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'a').write({name!r})\n")
     monkeypatch.chdir(tmp_path)
     config = replace(tiny, steps=1, save_every=1, val_sequences=1, sample_tokens=0)
-    (one,) = sweep(points(config, (), ("seed=0",)), tmp_path / "sweep", processes=1, show=False)
-    assert one.state == "finished", one.said
+    (outcome,) = sweep(plan_runs(config, (), ("seed=0",)), tmp_path / "sweep", processes=1, show=False)
+    assert outcome.state == "finished", outcome.error
     assert not (tmp_path / "executed").exists()

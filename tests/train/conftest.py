@@ -1,10 +1,10 @@
-"""A small text to train on and a cache of its own, shared by the tests of one session."""
+"""Fixtures: a small corpus, a separate cache and a config that trains in seconds."""
 
 from pathlib import Path
 
 import pytest
 
-from keysift.models.arch import MultiscreenArch
+from keysift.models.architecture import MultiscreenArch
 from keysift.train.config import TrainConfig
 
 WORDS = ("def", "return", "self", "for", "in", "if", "not", "x", "y", "(", ")", ":", "=", "\n    ", "None", "import")
@@ -12,7 +12,7 @@ WORDS = ("def", "return", "self", "for", "in", "if", "not", "x", "y", "(", ")", 
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of forty short documents that are not all alike. Anybody may read it: some tests change the user."""
+    """Folder with forty different short documents. Every user can read it, because some tests change the user."""
     folder = tmp_path_factory.mktemp("text")
     number = 1
     for document in range(40):
@@ -26,6 +26,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """KEYSIFT_CACHE for this session."""
     folder = tmp_path_factory.mktemp("cache")
     patch = pytest.MonkeyPatch()
     patch.setenv("KEYSIFT_CACHE", str(folder))
@@ -34,7 +35,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tiny(corpus: Path) -> TrainConfig:
-    """Seconds, not minutes; two accumulation steps, so that accumulation is part of every test."""
+    """Config that trains in seconds. It has two accumulation steps, so every test covers accumulation."""
     return TrainConfig(
         model=MultiscreenArch.psi(2),
         data=str(corpus),

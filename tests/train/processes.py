@@ -1,4 +1,4 @@
-"""Training runs as real processes, started, interrupted and killed like a user's."""
+"""Start, interrupt and kill training runs as separate processes."""
 
 import os
 import random
@@ -11,7 +11,7 @@ from pathlib import Path
 from keysift.runs import checkpoint, layout
 from keysift.runs.metrics import read
 from keysift.train.config import TrainConfig
-from keysift.train.config_file import to_toml
+from keysift.train.settings import to_toml
 
 MAIN = ("-m", "keysift", "train", "--quiet")
 ROOT = Path(__file__).parents[2]
@@ -21,17 +21,19 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def toml(config: TrainConfig, path: Path) -> Path:
+def write_config(config: TrainConfig, path: Path) -> Path:
+    """Write `config` as TOML. Returns `path`."""
     path.write_text(to_toml(config))
     return path
 
 
-def start(*flags: object, processes: int = 1, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+def start(*flags: object, processes: int = 1, prefix: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    """Start `keysift train` with these flags, under torchrun if `processes` is above one."""
     launch = [sys.executable]
     if processes > 1:
         launch += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     return subprocess.Popen(
-        [*before, *launch, *MAIN, *map(str, flags)],
+        [*prefix, *launch, *MAIN, *map(str, flags)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -41,17 +43,18 @@ def start(*flags: object, processes: int = 1, before: tuple[str, ...] = ()) -> s
 
 
 def finish(process: subprocess.Popen[str], code: int = 0) -> str:
+    """Wait for the process and check its exit code. Returns stderr."""
     try:
-        _, said = process.communicate(timeout=300)
+        _, stderr = process.communicate(timeout=300)
     except subprocess.TimeoutExpired:
         kill(process)
         raise
-    assert process.returncode == code, said[-3000:]
-    return said
+    assert process.returncode == code, stderr[-3000:]
+    return stderr
 
 
-def press_control_c(process: subprocess.Popen[str]) -> None:
-    """What a terminal does: every process of the group gets the signal."""
+def send_ctrl_c(process: subprocess.Popen[str]) -> None:
+    """Send SIGINT to every process of the group, as a terminal does."""
     os.killpg(process.pid, signal.SIGINT)
 
 
@@ -61,33 +64,35 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 
 def wait_for_steps(run: Path, count: int, process: subprocess.Popen[str]) -> None:
-    """Until the metrics hold `count` lines or the process has ended."""
+    """Wait until the metrics have `count` lines or the process has ended."""
     deadline = time.monotonic() + 240
     while process.poll() is None and sum(1 for _ in read(run / "metrics.jsonl")) < count:
-        assert time.monotonic() < deadline, "nothing happens"
+        assert time.monotonic() < deadline, "no new step within 240 seconds"
         time.sleep(0.02)
 
 
-def half_written(run: Path) -> list[Path]:
+def partial_checkpoints(run: Path) -> list[Path]:
+    """Checkpoints that are being written, or were when the process was killed."""
     return list((run / "checkpoints").glob(".step-*.writing"))
 
 
-def pause_while_writing(run: Path, process: subprocess.Popen[str], chance: random.Random) -> None:
-    """Until the process stands still inside a half-written checkpoint, or has ended.
+def pause_inside_checkpoint(run: Path, process: subprocess.Popen[str], rng: random.Random) -> None:
+    """Stop the process while it writes a checkpoint, or return when it has ended.
 
-    A checkpoint takes milliseconds, so whether one is under way is looked at once more while nothing moves.
+    Writing takes milliseconds, so the folder is checked again after the process has stopped.
     """
     while process.poll() is None:
-        if half_written(run):
-            time.sleep(chance.choice((0, 0.002, 0.01)))
+        if partial_checkpoints(run):
+            time.sleep(rng.choice((0, 0.002, 0.01)))
             process.send_signal(signal.SIGSTOP)
             os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-            if half_written(run):
+            if partial_checkpoints(run):
                 return
             process.send_signal(signal.SIGCONT)
         time.sleep(0.0005)
 
 
-def all_readable(run: Path) -> None:
-    for step in layout.steps(run / "checkpoints"):
-        checkpoint.verify(run / "checkpoints" / layout.name_of(step))
+def verify_checkpoints(run: Path) -> None:
+    """Check the hashes of every checkpoint."""
+    for step in layout.checkpoint_steps(run / "checkpoints"):
+        checkpoint.verify(run / "checkpoints" / layout.checkpoint_name(step))

@@ -1,4 +1,4 @@
-"""What is optional at a checkpoint never costs the checkpoint."""
+"""Samples, head statistics and trackers: a failure neither stops training nor loses a checkpoint."""
 
 import json
 import sys
@@ -10,85 +10,86 @@ from typing import Any
 import pytest
 
 from keysift.runs import layout
-from keysift.train import inspection
+from keysift.train import monitor
 from keysift.train.config import TrainConfig
-from tests.train.in_process import go, losses
+from tests.train.in_process import losses, run_training
 
 
 def fail(*arguments: Any, **options: Any) -> Any:
-    raise RuntimeError("no such luck")
+    raise RuntimeError("deliberate failure")
 
 
 @pytest.mark.parametrize(
-    ("name", "what"), [("sample", "the sample of step 4"), ("heads", "the inspection of the heads of step 4")]
+    ("name", "subject"),
+    [("sample", "the sample of step 4"), ("head_statistics", "the head statistics of step 4")],
 )
-def test_a_failure_is_a_warning_after_the_checkpoint(
+def test_a_failed_inspection_is_a_warning(
     tiny: TrainConfig,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     name: str,
-    what: str,
+    subject: str,
 ) -> None:
-    saved = []
+    saved_steps = []
 
-    def late(*arguments: Any, **options: Any) -> Any:
-        saved.append(layout.saved(tmp_path / "run"))
+    def record_and_fail(*arguments: Any, **options: Any) -> Any:
+        saved_steps.append(layout.saved_step(tmp_path / "run"))
         fail()
 
-    monkeypatch.setattr(inspection, name, late)
-    go(tiny, tmp_path / "run", show=True)
-    assert saved == [4, 8, 12], "each was saved before"
-    assert f"warning: {what} failed (no such luck); the checkpoint is saved" in capsys.readouterr().err
+    monkeypatch.setattr(monitor, name, record_and_fail)
+    run_training(tiny, tmp_path / "run", show=True)
+    assert saved_steps == [4, 8, 12], "the checkpoint is saved before the inspection"
+    assert f"warning: writing {subject} failed (deliberate failure); the checkpoint is saved" in capsys.readouterr().err
     assert len(losses(tmp_path / "run")) == 12
 
 
-def test_a_prompt_that_cannot_be_written(tiny: TrainConfig, tmp_path: Path) -> None:
-    """What a shell passes on for bytes that are not UTF-8."""
-    run = go(replace(tiny, sample_prompt="\udcff"), tmp_path / "run")
-    assert layout.saved(run) == 12
+def test_training_with_a_prompt_that_is_not_utf8(tiny: TrainConfig, tmp_path: Path) -> None:
+    """A shell passes bytes that are not UTF-8 as lone surrogates."""
+    run = run_training(replace(tiny, sample_prompt="\udcff"), tmp_path / "run")
+    assert layout.saved_step(run) == 12
 
 
 def test_a_tracker_that_fails_is_dropped(
     tiny: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    heard = []
+    logged_steps = []
 
     def log(numbers: dict[str, Any], step: int) -> None:
-        heard.append(step)
+        logged_steps.append(step)
         if step == 3:
             fail()
 
     tracker = types.ModuleType("wandb")
     tracker.__dict__.update(init=lambda **settings: None, log=log, finish=fail)
     monkeypatch.setitem(sys.modules, "wandb", tracker)
-    go(replace(tiny, track=("wandb",)), tmp_path / "run", show=True)
-    assert heard == [1, 2, 3]
-    assert capsys.readouterr().err.count("warning: wandb failed (no such luck)") == 1
+    run_training(replace(tiny, track=("wandb",)), tmp_path / "run", show=True)
+    assert logged_steps == [1, 2, 3]
+    assert capsys.readouterr().err.count("warning: wandb failed (deliberate failure)") == 1
     assert len(losses(tmp_path / "run")) == 12
 
 
-def test_heads_are_written_beside_the_samples(tiny: TrainConfig, tmp_path: Path) -> None:
-    run = go(replace(tiny, sample_tokens=0), tmp_path / "run")
+def test_head_statistics_are_written_without_samples(tiny: TrainConfig, tmp_path: Path) -> None:
+    run = run_training(replace(tiny, sample_tokens=0), tmp_path / "run")
     assert not list((run / layout.SAMPLES).iterdir())
     assert len(json.loads((run / layout.HEADS / "step-00000004.json").read_text())) == 4
 
 
-def test_heads_are_inspected_on_a_bounded_text(
+def test_head_statistics_use_a_limited_number_of_tokens(
     tiny: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = []
-    monkeypatch.setattr(inspection, "LONGEST", 8)
-    monkeypatch.setattr(inspection, "heads", lambda model, tokens: seen.append(tokens.shape) or [])
-    go(tiny, tmp_path / "run")
-    assert seen == [(1, 8)] * 3
+    shapes = []
+    monkeypatch.setattr(monitor, "MAX_INSPECTED_TOKENS", 8)
+    monkeypatch.setattr(monitor, "head_statistics", lambda model, tokens: shapes.append(tokens.shape) or [])
+    run_training(tiny, tmp_path / "run")
+    assert shapes == [(1, 8)] * 3
 
 
-def test_samples_reach_the_terminal(
+def test_samples_are_printed_escaped(
     tiny: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(inspection, "sample", lambda *rest: "def one():\n    \x1b]0;title\x07")
-    run = go(tiny, tmp_path / "run", show=True)
-    said = capsys.readouterr().err
-    assert said.count("  | def one():\n  |     \\x1b]0;title\\x07\n") == 3
-    assert "\x1b]" in (run / layout.SAMPLES / "step-00000004.txt").read_text(), "the file holds the very text"
+    monkeypatch.setattr(monitor, "sample", lambda *arguments: "def f():\n    \x1b]0;title\x07")
+    run = run_training(tiny, tmp_path / "run", show=True)
+    stderr = capsys.readouterr().err
+    assert stderr.count("  | def f():\n  |     \\x1b]0;title\\x07\n") == 3
+    assert "\x1b]" in (run / layout.SAMPLES / "step-00000004.txt").read_text(), "the file contains the text unescaped"

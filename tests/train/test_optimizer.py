@@ -1,4 +1,4 @@
-"""What decays and what does not, and the norm."""
+"""Weight decay applies to matrices only; the gradient norm covers all parameters."""
 
 import torch
 from torch import nn
@@ -17,9 +17,9 @@ def test_only_matrices_decay() -> None:
     assert torch.equal(parameters["vector"], torch.ones(2))
 
 
-def test_the_norm_is_of_all_gradients_together() -> None:
+def test_the_gradient_norm_covers_all_parameters() -> None:
     parameters = {name: nn.Parameter(torch.zeros(2)) for name in ("a", "b", "unused")}
     parameters["a"].grad, parameters["b"].grad = torch.tensor([1.0, 2.0]), torch.tensor([2.0, 4.0])
     assert gradient_norm(parameters) == 5.0
     parameters["b"].grad[0] = torch.nan
-    assert gradient_norm(parameters) != gradient_norm(parameters), "not a number stays not a number"
+    assert gradient_norm(parameters) != gradient_norm(parameters), "NaN is not hidden"

@@ -1,4 +1,4 @@
-"""One flat list of settings: every field of every model is set, swept, written and read back by its name."""
+"""Settings: every field of a model can be set by flag, TOML file and sweep, and is read back from the manifest."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,20 +7,19 @@ from typing import Any
 import pytest
 
 from keysift.cli.main import parse
-from keysift.models.arch import DEFAULTS, MultiscreenArch, TransformerArch, field_names
+from keysift.models.architecture import DEFAULT_ARCHS, MultiscreenArch, TransformerArch, field_names
 from keysift.models.presets import PRESETS
 from keysift.runs.directory import Run
-from keysift.runs.layout import newest
-from keysift.sweep.plan import points
+from keysift.runs.layout import newest_checkpoint
+from keysift.sweep.plan import plan_runs
 from keysift.train.config import TrainConfig, flatten
-from keysift.train.config_file import read_toml, to_toml
-from keysift.train.facts import Facts, read_facts, write_facts
-from keysift.train.match import matched
-from keysift.train.settings import apply
+from keysift.train.manifest import RunManifest, read_manifest, write_manifest
+from keysift.train.preflight import match_parameters
+from keysift.train.settings import apply, read_toml, to_toml
 from tests.refusals import refuses
-from tests.train.in_process import go
+from tests.train.in_process import run_training
 
-# Another value of every field, as words of a command line and as a value.
+# For every field a value other than the default, as command-line words and as a Python value.
 MULTISCREEN: dict[str, tuple[str, Any]] = {
     "depth": ("3", 3),
     "tiles": ("2", 2),
@@ -53,36 +52,36 @@ TRANSFORMER: dict[str, tuple[str, Any]] = {
 }
 FIELDS = [
     (arch, name, words, value)
-    for arch, known in (("multiscreen", MULTISCREEN), ("transformer", TRANSFORMER))
-    for name, (words, value) in known.items()
+    for arch, fields in (("multiscreen", MULTISCREEN), ("transformer", TRANSFORMER))
+    for name, (words, value) in fields.items()
 ]
 
 
-def test_every_field_is_tried() -> None:
-    assert tuple(MULTISCREEN) == field_names(DEFAULTS["multiscreen"])
-    assert tuple(TRANSFORMER) == field_names(DEFAULTS["transformer"])
+def test_every_field_is_listed() -> None:
+    assert tuple(MULTISCREEN) == field_names(DEFAULT_ARCHS["multiscreen"])
+    assert tuple(TRANSFORMER) == field_names(DEFAULT_ARCHS["transformer"])
 
 
 @pytest.mark.parametrize(("arch", "name", "words", "value"), FIELDS, ids=lambda value: str(value)[:20])
-def test_every_field_of_a_model_by_every_way(arch: str, name: str, words: str, value: Any, tmp_path: Path) -> None:
-    wanted = replace(DEFAULTS[arch], **{name: value})
-    assert wanted != DEFAULTS[arch]
+def test_a_field_is_set_by_flag_file_and_sweep(arch: str, name: str, words: str, value: Any, tmp_path: Path) -> None:
+    expected = replace(DEFAULT_ARCHS[arch], **{name: value})
+    assert expected != DEFAULT_ARCHS[arch]
     flag = f"--no-{name}" if value is False else f"--{name}"
-    assert parse(["train", "--arch", arch, flag.replace("_", "-"), *words.split()]).train.model == wanted
-    config = TrainConfig(model=wanted, steps=3)
+    assert parse(["train", "--arch", arch, flag.replace("_", "-"), *words.split()]).train.model == expected
+    config = TrainConfig(model=expected, steps=3)
     (tmp_path / "own.toml").write_text(to_toml(config))
     assert read_toml(tmp_path / "own.toml") == config
-    told = str(value).lower() if isinstance(value, bool) else value
+    swept_value = str(value).lower() if isinstance(value, bool) else value
     if not isinstance(value, tuple):
-        (swept,) = points(TrainConfig(steps=3), (f"arch={arch} {name}={told}",), ()).values()
-        assert swept.model == wanted
-    facts = Facts(config=config, stream="", parameters=1, flops_per_token=1.0, bytes_per_token=1.0)
-    write_facts(Run(tmp_path), facts)
-    assert read_facts(Run(tmp_path)) == facts
+        (swept,) = plan_runs(TrainConfig(steps=3), (f"arch={arch} {name}={swept_value}",), ()).values()
+        assert swept.model == expected
+    manifest = RunManifest(config=config, stream="", parameters=1, flops_per_token=1.0, bytes_per_token=1.0)
+    write_manifest(Run(tmp_path), manifest)
+    assert read_manifest(Run(tmp_path)) == manifest
 
 
 @pytest.mark.parametrize("text", ["a = " + "[" * 100_000, "steps = " + "9" * 5000, "steps = \x00"], ids=len)
-def test_a_file_that_no_parser_survives_is_one_line(text: str, tmp_path: Path) -> None:
+def test_invalid_toml_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text(text)
     with refuses("own.toml is not TOML"):
         read_toml(tmp_path / "own.toml")
@@ -94,16 +93,16 @@ def test_every_ablation_trains(tiny: TrainConfig, tmp_path: Path) -> None:
     transformer = {"heads": 2, "width": 8, "key_heads": 1, "mechanism": ["ssmax", "sigmoid"], "qk_norm": True}
     for arch, settings in (("multiscreen", multiscreen), ("transformer", transformer)):
         config = apply(tiny, {"arch": arch, **small, **settings})
-        run = go(config, tmp_path / arch)
-        assert read_facts(Run(run)).config.model == config.model
+        run = run_training(config, tmp_path / arch)
+        assert read_manifest(Run(run)).config.model == config.model
 
 
-def test_choosing_a_model() -> None:
+def test_psi_preset_and_arch_choose_the_model() -> None:
     base = TrainConfig()
     assert apply(base, {"psi": 6}).model == MultiscreenArch.psi(6)
     assert apply(base, {"preset": "transformer-8m"}).model == PRESETS.find("transformer-8m").arch
     assert apply(base, {"preset": "transformer-8m", "mechanism": "ssmax"}).arch == "transformer"
-    # Naming the architecture that is there already changes nothing.
+    # Naming the current architecture changes nothing.
     assert apply(apply(base, {"psi": 3}), {"arch": "multiscreen", "gate": False}).model.depth == 3
     assert flatten(base)["arch"] == "multiscreen"
 
@@ -112,38 +111,43 @@ def test_choosing_a_model() -> None:
     ("settings", "match"),
     [
         ({"arch": "transformer", "psi": 3}, "psi is the size of a Multiscreen"),
-        ({"psi": 3, "width": 8}, "psi says depth, tiles and width at once"),
-        ({"psi": 3, "preset": "multiscreen-psi8"}, "psi says depth, tiles and width at once"),
+        ({"psi": 3, "width": 8}, "psi sets depth, tiles and width at once"),
+        ({"psi": 3, "preset": "multiscreen-psi8"}, "psi sets depth, tiles and width at once"),
         ({"psi": "3"}, "psi must be an integer, got '3'"),
-        ({"mechanism": "softmax"}, "mechanism is a field of a transformer, and this is a multiscreen"),
-        ({"arch": "transformer", "tiles": 2}, "tiles is a field of a multiscreen, and this is a transformer"),
-        ({"arch": "transformer", "preset": "multiscreen-psi8"}, "preset multiscreen-psi8 is a multiscreen, and arch"),
+        ({"mechanism": "softmax"}, "mechanism is a field of a transformer, but this model is a multiscreen"),
+        ({"arch": "transformer", "tiles": 2}, "tiles is a field of a multiscreen, but this model is a transformer"),
+        ({"arch": "transformer", "preset": "multiscreen-psi8"}, "preset multiscreen-psi8 is a multiscreen, but arch"),
         ({"arch": "mamba"}, "arch must be multiscreen or transformer, got 'mamba'"),
-        ({"depht": 3}, "no setting is called 'depht'; did you mean 'depth'"),
+        ({"depht": 3}, "there is no setting 'depht'; did you mean 'depth'"),
         ({"depth": "many"}, "MultiscreenArch.depth must be an integer, got 'many'"),
     ],
 )
-def test_refusals(settings: dict[str, Any], match: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], match: str) -> None:
     with refuses(match):
         apply(TrainConfig(), settings)
 
 
 def test_matching_parameters(tiny: TrainConfig, tmp_path: Path) -> None:
-    run = go(replace(tiny, steps=1, sample_tokens=0), tmp_path / "run")
-    wanted = read_facts(Run(run)).parameters
+    run = run_training(replace(tiny, steps=1, sample_tokens=0), tmp_path / "run")
+    target = read_manifest(Run(run)).parameters
     transformer = replace(tiny, model=TransformerArch(depth=1, heads=2, width=64))
-    found, said = matched(transformer, str(run))
-    assert f"{wanted:,}" in said
-    assert matched(transformer, str(newest(run)))[0] == found, "a saved model says the same"
-    made = [go(replace(found, steps=1, sample_tokens=0), tmp_path / "matched")]
-    near = read_facts(Run(made[0])).parameters
-    assert f"{near:,}" in said
-    assert f"({near / wanted - 1:+.2%})" in said
-    for width in (found.model.width - 4, found.model.width + 4):
-        other, _ = go(replace(found, model=replace(found.model, width=width), steps=1), tmp_path / str(width)), None
-        assert abs(read_facts(Run(other)).parameters - wanted) >= abs(near - wanted), "no width is nearer"
-    multiscreen, said = matched(tiny, "transformer-8m")
+    matched, message = match_parameters(transformer, str(run))
+    assert f"{target:,}" in message
+    assert match_parameters(transformer, str(newest_checkpoint(run)))[0] == matched, (
+        "a saved model gives the same result"
+    )
+    matched_run = run_training(replace(matched, steps=1, sample_tokens=0), tmp_path / "matched")
+    count = read_manifest(Run(matched_run)).parameters
+    assert f"{count:,}" in message
+    assert f"({count / target - 1:+.2%})" in message
+    for width in (matched.model.width - 4, matched.model.width + 4):
+        wider_or_narrower = replace(matched, model=replace(matched.model, width=width), steps=1)
+        neighbour = run_training(wider_or_narrower, tmp_path / str(width))
+        assert abs(read_manifest(Run(neighbour)).parameters - target) >= abs(count - target), (
+            "no neighbouring width is closer"
+        )
+    multiscreen, message = match_parameters(tiny, "transformer-8m")
     assert isinstance(multiscreen.model, MultiscreenArch)
-    assert "transformer-8m has" in said
-    with refuses("takes a run, a saved model or a preset, and nowhere is none"):
-        matched(tiny, "nowhere")
+    assert "transformer-8m has" in message
+    with refuses("takes a run, a saved model or a preset, got nowhere"):
+        match_parameters(tiny, "nowhere")

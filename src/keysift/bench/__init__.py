@@ -1,2 +1,1 @@
-"""One home for measuring: contestants take turns in one process, ratios are taken turn by turn, and every record names
-the machine. Nothing is timed that disagrees with the definition. Records are plain data, free of torch."""
+"""Benchmarks. Each has `Sizes`, FULL, QUICK and `measure`. Reading order: timing, collector, then one file each."""

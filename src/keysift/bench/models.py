@@ -1,7 +1,7 @@
-"""Whole models side by side: Multiscreen, a Transformer of its size, and the same Transformer with windows alone.
+"""Benchmark of whole models: Multiscreen against a Transformer of the same size.
 
-All in one process, taking turns: one full forward pass (logits of the last position), a training step, and one decoded
-token at a given context, with the bytes of its cache. Where the lengths cross is reported whichever way it falls.
+The models take turns in one process: a forward pass (logits of the last position), a training step, and a decoded token
+at a given context, with the bytes of its cache. Notes say from which length on each model is faster.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,46 +10,51 @@ from typing import Any
 
 import torch
 
-from keysift.bench.gather import Gathered, Say
-from keysift.bench.mechanisms import explain_at
-from keysift.bench.memory import free_bytes
-from keysift.bench.record import Result, Step, at_least, at_most
-from keysift.bench.subjects import EXPANDED, INFINITE_SHARE, VOCABULARY, multiscreen, open_multiscreen, transformer_like
-from keysift.bench.timing import Turns, interleave, median_ratio, row, spread
+from keysift.bench.collector import Collector, Log
+from keysift.bench.mechanisms import chosen_backend
+from keysift.bench.model_cases import (
+    EXPANDED,
+    INFINITE_SHARE,
+    VOCABULARY,
+    matching_transformer,
+    multiscreen,
+    open_multiscreen,
+)
+from keysift.bench.peak_memory import free_bytes
+from keysift.bench.timing import Turns, interleave, median_ratio, quartiles, row
 from keysift.bench.training_step import SEQUENCES_AT_ONCE as DENSE_AT_ONCE
-from keysift.bench.training_step import some_text, step
-from keysift.bench.windowed import windowed
+from keysift.bench.training_step import random_tokens, step
 from keysift.core.config import config
-from keysift.evaluate import agreement
-from keysift.evaluate.cached import check_cache
-from keysift.kernels import native
+from keysift.kernels.cpu import library
 from keysift.mechanisms.softmax import SOFTMAX
-from keysift.models.language import LanguageModel, count
+from keysift.models.language_model import LanguageModel, count_parameters
 from keysift.nn.cache import Cache
 from keysift.nn.inference import Inference
+from keysift.records.bench import Result, Step, at_least, at_most
 from keysift.runs import machine
+from keysift.verify import agreement
+from keysift.verify.cache_equality import check_cache
 
-WINDOW = 256
-# At psi 8, before a decoded token was profiled: 7 ms on a machine of that day. The target is twice that speed.
+# At psi 8, before decoding was profiled: 7 ms per token on the machine of that day. The target is twice that speed.
 TOKENS_PER_S_BEFORE = 1 / 0.007
 
 
 @config
 class Sizes:
-    """Targets are met or missed at the lengths of FULL."""
+    """Targets apply at the lengths of FULL."""
 
     psi: int = 8
     forward: tuple[int, ...] = (1024, 4096, 16_384, 65_536, 131_072)
     rounds: int = 9
-    """Of anything, at most."""
+    """Maximum for every comparison."""
     limit: float = 15.0
-    """Seconds after which no more rounds of a length begin; the longest forward passes take one, their first."""
+    """Seconds after which no more rounds of a length begin. The longest forward passes have a single round."""
     train: tuple[int, ...] = (256, 1024, 4096)
     train_tokens: int = 8192
-    """Of a training step, whatever its length."""
+    """Tokens of a training step, at every length."""
     decode: tuple[int, ...] = (2**10, 2**12, 2**14, 2**16, 2**18, 2**20)
     decode_from: int = 2**12
-    """What the longest context is compared with."""
+    """The context that the longest one is compared with."""
 
 
 FULL = Sizes()
@@ -66,197 +71,212 @@ QUICK = Sizes(
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A model, the choices it reads with, and whether its softmax sees every key."""
+class ModelCase:
+    """A model, its inference options, and whether it attends to every key by softmax."""
 
     name: str
     model: LanguageModel
     inference: Inference | None = None
-    everything: bool = False
+    full_softmax: bool = False
 
     def last_logits(self, tokens: torch.Tensor) -> torch.Tensor:
         with torch.inference_mode():
             return self.model.readout(self.model.hidden(tokens, inference=self.inference)[:, -1:])
 
 
-def subjects(psi: int) -> dict[str, Subject]:
-    """The contestants by short names. Those with infinite tiles read as after training on short texts: a window wider
-    than these counts as infinite."""
+def build_cases(psi: int) -> dict[str, ModelCase]:
+    """The models by short names.
+
+    Those with infinite tiles use window expansion: a window longer than the training length counts as infinite.
+    """
     plain = multiscreen(psi)
-    other = transformer_like(plain)
+    transformer = matching_transformer(plain)
     share = f"{INFINITE_SHARE:.1%} of its tiles infinite"
     return {
-        "plain": Subject("Multiscreen, windows as initialised", plain),
-        "infinite": Subject(f"Multiscreen, {share}", multiscreen(psi, infinite=INFINITE_SHARE), EXPANDED),
-        "open": Subject(
+        "plain": ModelCase("Multiscreen, windows as initialised", plain),
+        "infinite": ModelCase(f"Multiscreen, {share}", multiscreen(psi, infinite=INFINITE_SHARE), EXPANDED),
+        "open": ModelCase(
             f"Multiscreen, {share}, r = 0.92", multiscreen(psi, infinite=INFINITE_SHARE, accept=0.92), EXPANDED
         ),
-        "transformer": Subject("Transformer", other, everything=True),
-        "windowed": Subject(f"Transformer, windows of {WINDOW}", windowed(other, WINDOW)),
+        "transformer": ModelCase("Transformer", transformer, full_softmax=True),
     }
 
 
-def measure(sizes: Sizes, *, command: str, say: Say) -> Result:
-    made = subjects(sizes.psi)
-    say("checking models and backends against their definitions")
-    check(made)
-    found = Gathered(machine.examine(), say)
-    sizes_of = (f"{one.name.split(',')[0]}: {count(one.model):,}" for one in (made["plain"], made["transformer"]))
-    found.notes.append(f"parameters: {', '.join(sizes_of)}; psi = {sizes.psi}, vocabulary {VOCABULARY}")
-    backends = {explain_at(SOFTMAX, length) for length in (*sizes.forward, *sizes.train)}
-    found.notes.append(f"the Transformer's softmax ran on: {', '.join(sorted(backends))}")
-    forward(found, sizes, made)
-    training(found, sizes, made)
-    decode(found, sizes, made)
-    return found.result("models", command)
+def measure(sizes: Sizes, *, command: str, log: Log) -> Result:
+    cases = build_cases(sizes.psi)
+    log("checking models and backends against their definitions")
+    check(cases)
+    results = Collector(machine.examine(), log)
+    sizes_of = (
+        f"{case.name.split(',')[0]}: {count_parameters(case.model):,}"
+        for case in (cases["plain"], cases["transformer"])
+    )
+    results.notes.append(f"parameters: {', '.join(sizes_of)}; psi = {sizes.psi}, vocabulary {VOCABULARY}")
+    backends = {chosen_backend(SOFTMAX, length) for length in (*sizes.forward, *sizes.train)}
+    results.notes.append(f"the Transformer's softmax ran on: {', '.join(sorted(backends))}")
+    forward(results, sizes, cases)
+    training(results, sizes, cases)
+    decode(results, sizes, cases)
+    return results.result("models", command)
 
 
-def check(made: Mapping[str, Subject]) -> None:
-    """Raise unless the kernels agree with the definitions, and caches with full forwards."""
-    if native.unusable() is None:
+def check(cases: Mapping[str, ModelCase]) -> None:
+    """Raise unless kernels agree with the definitions, and decoding from a cache with the full forward pass."""
+    if library.unavailable() is None:
         agreement.check_kernel()
     for length in (64, 1024):
-        backend = explain_at(SOFTMAX, length)
-        agreement.no_worse_than_plain(SOFTMAX, agreement.draw(SOFTMAX, 150, 150), backend=backend)
+        backend = chosen_backend(SOFTMAX, length)
+        agreement.check_agreement(SOFTMAX, agreement.draw_inputs(SOFTMAX, 150, 150), backend=backend)
     check_cache(open_multiscreen(4), (300, 7, 1, 1))
-    check_cache(made["transformer"].model, (300, 7, 1, 1))
-    check_cache(made["windowed"].model, (WINDOW, 1, 1, 1))
+    check_cache(cases["transformer"].model, (300, 7, 1, 1))
 
 
-def forward(found: Gathered, sizes: Sizes, made: Mapping[str, Subject]) -> None:
-    ratios: dict[str, dict[int, float]] = {"plain": {}, "infinite": {}, "windowed": {}}
+def forward(results: Collector, sizes: Sizes, cases: Mapping[str, ModelCase]) -> None:
+    ratios: dict[str, dict[int, float]] = {"plain": {}, "infinite": {}}
     for length in sizes.forward:
-        able = {key: one for key, one in made.items() if fits(found, one, length)}
-        text = some_text(1, length)
-        turns: Turns = {key: _partial(one.last_logits, text) for key, one in able.items()}
-        taken = timed(found, f"forward, T = {length:,}", sizes, turns)
-        add(found, "forward", length, able, taken)
+        fitting = {key: case for key, case in cases.items() if fits(results, case, length)}
+        text = random_tokens(1, length)
+        turns: Turns = {key: _partial(case.last_logits, text) for key, case in fitting.items()}
+        times = time_in_turns(results, f"forward, T = {length:,}", sizes, turns)
+        add_rows(results, "forward", length, fitting, times)
         for key in ratios:
-            if "transformer" in able:
-                ratios[key][length] = median_ratio(taken["transformer"], taken[key])
-        if len(taken["plain"]) == 1:
-            found.notes.append(f"forward at T = {length:,}: one turn each")
-    note_crossing(found, "forward", ratios)
+            if "transformer" in fitting:
+                ratios[key][length] = median_ratio(times["transformer"], times[key])
+        if len(times["plain"]) == 1:
+            results.notes.append(f"forward at T = {length:,}: one run each")
+    note_crossover(results, "forward", ratios)
     last = sizes.forward[-1]
     full = (sizes.psi, last) == (FULL.psi, FULL.forward[-1])
     for key, target in (("plain", 15.0), ("infinite", 4.0)):
         if last in ratios[key]:
-            backend = explain_at(SOFTMAX, last)
-            said = f"psi = {sizes.psi}, T = {last:,}, forward: {made[key].name}, against the Transformer on {backend}"
-            found.targets.append(at_least(said, ratios[key][last], target, full_size=full))
+            backend = chosen_backend(SOFTMAX, last)
+            name = f"psi = {sizes.psi}, T = {last:,}, forward: {cases[key].name}, against the Transformer on {backend}"
+            results.targets.append(at_least(name, ratios[key][last], target, full_size=full))
 
 
-def timed(found: Gathered, name: str, sizes: Sizes, turns: Turns) -> dict[str, list[float]]:
-    taken: dict[str, list[float]] = found.cell(name, lambda: interleave(turns, sizes.rounds, limit=sizes.limit))
-    return taken
+def time_in_turns(results: Collector, name: str, sizes: Sizes, turns: Turns) -> dict[str, list[float]]:
+    times: dict[str, list[float]] = results.measure_once(
+        name, lambda: interleave(turns, sizes.rounds, limit=sizes.limit)
+    )
+    return times
 
 
-def fits(found: Gathered, one: Subject, length: int) -> bool:
-    """Whether a forward pass fits in memory: the dense definition of softmax holds its maps as a whole."""
-    if not one.everything or explain_at(SOFTMAX, length) != "dense":
+def fits(results: Collector, case: ModelCase, length: int) -> bool:
+    """Whether a forward pass fits in memory. The dense definition of softmax holds its maps as a whole."""
+    if not case.full_softmax or chosen_backend(SOFTMAX, length) != "dense":
         return True
-    able: bool = 4 * 4 * one.model.config.heads * length**2 < 0.7 * free_bytes()
-    if not able:
-        found.notes.append(f"{one.name}, forward at T = {length:,}: not timed, its dense maps would not fit in memory")
-    return able
+    fitting: bool = 4 * 4 * case.model.config.heads * length**2 < 0.7 * free_bytes()
+    if not fitting:
+        results.notes.append(
+            f"{case.name}, forward at T = {length:,}: not timed, its dense maps would not fit in memory"
+        )
+    return fitting
 
 
-def training(found: Gathered, sizes: Sizes, made: Mapping[str, Subject]) -> None:
-    ratios: dict[str, dict[int, float]] = {"plain": {}, "infinite": {}, "windowed": {}}
-    shown = {key: one for key, one in made.items() if key != "open"}
+def training(results: Collector, sizes: Sizes, cases: Mapping[str, ModelCase]) -> None:
+    ratios: dict[str, dict[int, float]] = {"plain": {}, "infinite": {}}
+    timed_cases = {key: case for key, case in cases.items() if key != "open"}
     for length in sizes.train:
         batch = max(1, sizes.train_tokens // length)
-        text = some_text(batch, length + 1)
-        turns: Turns = {key: step(one.model, text) for key, one in shown.items()}
+        text = random_tokens(batch, length + 1)
+        turns: Turns = {key: step(case.model, text) for key, case in timed_cases.items()}
         if length == 1024:
-            turns["dense"] = step(made["transformer"].model, text, backend="dense", at_once=DENSE_AT_ONCE)
-        taken = timed(found, f"training step, T = {length:,}, batch {batch}", sizes, turns)
-        add(found, "training step", length, shown, taken, setting=f"batch {batch}", tokens=batch * length)
+            turns["dense"] = step(cases["transformer"].model, text, backend="dense", at_once=DENSE_AT_ONCE)
+        times = time_in_turns(results, f"training step, T = {length:,}, batch {batch}", sizes, turns)
+        add_rows(results, "training step", length, timed_cases, times, setting=f"batch {batch}", tokens=batch * length)
         for key in ratios:
-            ratios[key][length] = median_ratio(taken["transformer"], taken[key])
-        if "dense" in taken:
-            size = f"{count(made['transformer'].model):,} parameters"
-            said = f"T = {length:,}, training step: Transformer of {size}, against its dense definition"
-            value = median_ratio(taken["dense"], taken["transformer"])
-            found.targets.append(at_least(said, value, 3.0, full_size=sizes.psi == FULL.psi))
+            ratios[key][length] = median_ratio(times["transformer"], times[key])
+        if "dense" in times:
+            size = f"{count_parameters(cases['transformer'].model):,} parameters"
+            name = f"T = {length:,}, training step: Transformer of {size}, against its dense definition"
+            value = median_ratio(times["dense"], times["transformer"])
+            results.targets.append(at_least(name, value, 3.0, full_size=sizes.psi == FULL.psi))
             against = f"dense definition, {DENSE_AT_ONCE} sequences at a time"
-            found.rows.append(
+            results.rows.append(
                 row(
                     "Transformer",
                     "training step",
                     length,
-                    taken["transformer"],
+                    times["transformer"],
                     setting=f"batch {batch}",
                     against=against,
-                    theirs=taken["dense"],
+                    theirs=times["dense"],
                 )
             )
-    note_crossing(found, "training step", ratios)
+    note_crossover(results, "training step", ratios)
 
 
-def decode(found: Gathered, sizes: Sizes, made: Mapping[str, Subject]) -> None:
-    """A Multiscreen at a short context takes turns at every context: growth is a ratio of the same rounds."""
-    ratios: dict[str, dict[int, float]] = {"plain": {}, "infinite": {}, "windowed": {}}
-    shown = {key: one for key, one in made.items() if key != "open"}
+def decode(results: Collector, sizes: Sizes, cases: Mapping[str, ModelCase]) -> None:
+    """A Multiscreen at a short context takes turns at every length, so growth is a ratio within the same rounds."""
+    ratios: dict[str, dict[int, float]] = {"plain": {}, "infinite": {}}
+    timed_cases = {key: case for key, case in cases.items() if key != "open"}
     first, last = sizes.decode_from, sizes.decode[-1]
     for length in sizes.decode:
-        able = {key: one for key, one in shown.items() if holds(found, one, length)}
-        measured = found.cell(f"decode, context {length:,}", lambda: decoded(sizes, able, length))  # noqa: B023
-        taken, held = measured["seconds"], measured["bytes"]
-        add(found, "decode", length, able, taken, tokens=1, held=held)
+        fitting = {key: case for key, case in timed_cases.items() if cache_fits(results, case, length)}
+        measured = results.measure_once(f"decode, context {length:,}", lambda: time_decoding(sizes, fitting, length))  # noqa: B023
+        times, cache_sizes = measured["seconds"], measured["bytes"]
+        add_rows(results, "decode", length, fitting, times, tokens=1, cache_sizes=cache_sizes)
         for key in ratios:
-            if key in taken and "transformer" in taken:
-                ratios[key][length] = median_ratio(taken["transformer"], taken[key])
-        said = f"psi = {sizes.psi}, {made['plain'].name}: decode at a context of"
+            if key in times and "transformer" in times:
+                ratios[key][length] = median_ratio(times["transformer"], times[key])
+        name = f"psi = {sizes.psi}, {cases['plain'].name}: decode at a context of"
         if length == last:
             full = (sizes.psi, first, last) == (FULL.psi, FULL.decode_from, FULL.decode[-1])
-            growth, grown = median_ratio(taken["plain"], taken["reference"]), held["plain"] / held["reference"]
-            over = f"{said} {last:,} over {first:,}"
-            found.targets.append(at_most(f"{over}, time of a token", growth, 1.1, full_size=full, unit="x"))
-            found.targets.append(at_most(f"{over}, bytes of cache", grown, 1.0, full_size=full, unit="x"))
+            slower = median_ratio(times["plain"], times["reference"])
+            larger = cache_sizes["plain"] / cache_sizes["reference"]
+            over = f"{name} {last:,} over {first:,}"
+            results.targets.append(at_most(f"{over}, time of a token", slower, 1.1, full_size=full, unit="x"))
+            results.targets.append(at_most(f"{over}, bytes of cache", larger, 1.0, full_size=full, unit="x"))
         if length == first:
-            speed = 1 / spread(taken["plain"]).median
-            over = f"{said} {first:,}, tokens/s over {TOKENS_PER_S_BEFORE:.0f}, as before decoding was profiled"
+            speed = 1 / quartiles(times["plain"]).median
+            over = f"{name} {first:,}, tokens/s relative to {TOKENS_PER_S_BEFORE:.0f}, the speed before optimization"
             full = (sizes.psi, first) == (FULL.psi, FULL.decode_from)
-            found.targets.append(at_least(over, speed / TOKENS_PER_S_BEFORE, 2.0, full_size=full))
-    note_crossing(found, "decode", ratios)
-    found.notes.append("decode: caches were filled with random keys and values, not by reading a text of that length")
+            results.targets.append(at_least(over, speed / TOKENS_PER_S_BEFORE, 2.0, full_size=full))
+    note_crossover(results, "decode", ratios)
+    results.notes.append("decode: caches were filled with random keys and values, not by reading a text of that length")
 
 
-def decoded(sizes: Sizes, able: Mapping[str, Subject], length: int) -> dict[str, dict[str, Any]]:
-    """Seconds of a token and bytes of the cache."""
-    caches = {key: filled(one, length) for key, one in able.items()} | {
-        "reference": filled(able["plain"], sizes.decode_from)
+def time_decoding(sizes: Sizes, fitting: Mapping[str, ModelCase], length: int) -> dict[str, dict[str, Any]]:
+    """Seconds per token and bytes of the cache of each model."""
+    caches = {key: filled_cache(case, length) for key, case in fitting.items()} | {
+        "reference": filled_cache(fitting["plain"], sizes.decode_from)
     }
-    models = {key: one.model for key, one in able.items()} | {"reference": able["plain"].model}
+    models = {key: case.model for key, case in fitting.items()} | {"reference": fitting["plain"].model}
     turns: Turns = {key: _partial(decode_after, models[key], cache, cache.lengths[0]) for key, cache in caches.items()}
-    taken = interleave(turns, sizes.rounds, limit=sizes.limit)
-    return {"seconds": taken, "bytes": {key: cache.nbytes for key, cache in caches.items()}}
+    times = interleave(turns, sizes.rounds, limit=sizes.limit)
+    return {"seconds": times, "bytes": {key: cache.nbytes for key, cache in caches.items()}}
 
 
-def holds(found: Gathered, one: Subject, length: int) -> bool:
-    able = cache_bytes(one, length) < 0.4 * free_bytes()  # a step may copy what it reads
-    if not able:
-        found.notes.append(f"{one.name}, decode at {length:,}: not timed, its cache would not fit in memory")
-    return able
+def cache_fits(results: Collector, case: ModelCase, length: int) -> bool:
+    """Whether a cache of this length fits in memory. Adds a note if not."""
+    fitting = cache_bytes(case, length) < 0.4 * free_bytes()  # a step may copy the entries it reads
+    if not fitting:
+        results.notes.append(f"{case.name}, decode at {length:,}: not timed, its cache would not fit in memory")
+    return fitting
 
 
-def cache_bytes(one: Subject, length: int) -> int:
-    """What a full cache holds: as many entries for each key head as it looks back, or as the text is long."""
-    small = one.model.cache(1, inference=one.inference)
-    decode_one(one.model, small)
-    each = [(store, sum(x.shape[-1] * x.element_size() for x in store.entries.values())) for store in small.stores]
-    return int(sum(size * sum(min(limit, length) for limit in store.limits) for store, size in each))
+def cache_bytes(case: ModelCase, length: int) -> int:
+    """Bytes of a full cache: for each key head as many entries as its window, or as the text has tokens."""
+    small = case.model.cache(1, inference=case.inference)
+    decode_token(case.model, small)
+    total = 0.0
+    for layer in small.layers:
+        entry_bytes = sum(x.shape[-1] * x.element_size() for x in layer.entries.values())
+        total += entry_bytes * sum(min(limit, length) for limit in layer.limits)
+    return int(total)
 
 
 @torch.inference_mode()
-def filled(one: Subject, length: int) -> Cache:
-    """A cache as after `length` tokens, with room for one more: a token that made the cache grow would be timed with
-    the copy. Reading the tokens would take hours; what a key holds does not change the work."""
-    cache = one.model.cache(1, inference=one.inference)
-    decode_one(one.model, cache)
+def filled_cache(case: ModelCase, length: int) -> Cache:
+    """A cache as after `length` tokens, filled with random entries, with room for one more token.
+
+    Reading a text of that length would take hours, and the values do not change the work. Without the room, the growth
+    of the cache would be timed too.
+    """
+    cache = case.model.cache(1, inference=case.inference)
+    decode_token(case.model, cache)
     random = torch.Generator().manual_seed(0)
-    for store in cache.stores:
+    for store in cache.layers:
         store._grow(length + 1, store.entries)
         for entries in store.entries.values():
             entries.normal_(generator=random)
@@ -265,9 +285,9 @@ def filled(one: Subject, length: int) -> Cache:
 
 
 def decode_after(model: LanguageModel, cache: Cache, length: int) -> torch.Tensor:
-    """The token after so many, each time anew."""
+    """Decode the token after the first `length`, from the same cache every time."""
     _set_length(cache, length)
-    return decode_one(model, cache)
+    return decode_token(model, cache)
 
 
 def _set_length(cache: Cache, length: int) -> None:
@@ -275,53 +295,54 @@ def _set_length(cache: Cache, length: int) -> None:
 
 
 @torch.inference_mode()
-def decode_one(model: LanguageModel, cache: Cache) -> torch.Tensor:
+def decode_token(model: LanguageModel, cache: Cache) -> torch.Tensor:
     logits: torch.Tensor = model(torch.full((1, 1), VOCABULARY // 2), cache=cache)
     return logits
 
 
-def add(
-    found: Gathered,
+def add_rows(
+    results: Collector,
     step_: Step,
     length: int,
-    shown: Mapping[str, Subject],
-    taken: Mapping[str, Sequence[float]],
+    cases: Mapping[str, ModelCase],
+    times: Mapping[str, Sequence[float]],
     *,
     setting: str = "",
     tokens: int | None = None,
-    held: Mapping[str, int] | None = None,
+    cache_sizes: Mapping[str, int] | None = None,
 ) -> None:
-    """A row for each model, against the Transformer where it took part; `tokens` are those of one turn."""
-    against = shown.get("transformer")
-    for key, one in shown.items():
+    """Add a row for each model, against the Transformer if it was timed. `tokens` is the number of tokens per turn."""
+    against = cases.get("transformer")
+    for key, case in cases.items():
         rival = against is not None and key != "transformer"
-        one_row = row(
-            one.name,
+        timed_row = row(
+            case.name,
             step_,
             length,
-            taken[key],
+            times[key],
             setting=setting,
             against="Transformer" if rival else "",
-            theirs=taken["transformer"] if rival else (),
+            theirs=times["transformer"] if rival else (),
         )
-        speed = tokens / one_row.seconds.median if tokens else None
-        found.rows.append(replace(one_row, tokens_per_s=speed, cache_bytes=held[key] if held else None))
+        speed = tokens / timed_row.seconds.median if tokens else None
+        results.rows.append(
+            replace(timed_row, tokens_per_s=speed, cache_bytes=cache_sizes[key] if cache_sizes else None)
+        )
 
 
-def note_crossing(found: Gathered, step_: Step, ratios: Mapping[str, Mapping[int, float]]) -> None:
-    """From which length on each rival is faster than the Transformer."""
+def note_crossover(results: Collector, step_: Step, ratios: Mapping[str, Mapping[int, float]]) -> None:
+    """Add notes on the length from which each model is faster than the Transformer."""
     names = {
         "plain": "Multiscreen, windows as initialised,",
         "infinite": f"Multiscreen, {INFINITE_SHARE:.1%} of its tiles infinite,",
-        "windowed": f"Transformer, windows of {WINDOW},",
     }
     for key, by_length in ratios.items():
         if by_length:
-            found.notes.append(f"{step_}: {names[key]} is {crossing(by_length)}")
+            results.notes.append(f"{step_}: {names[key]} is {describe_crossover(by_length)}")
 
 
-def crossing(ratios: Mapping[int, float]) -> str:
-    """`ratios` are the Transformer's seconds over the other's, by length."""
+def describe_crossover(ratios: Mapping[int, float]) -> str:
+    """Describe where a model is faster. `ratios` are the Transformer's seconds over the model's, by length."""
     lengths = sorted(ratios)
     faster = [length for length in lengths if ratios[length] > 1]
     if len(faster) == len(lengths):

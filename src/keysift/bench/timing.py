@@ -1,42 +1,41 @@
-"""Timing that survives a busy machine: contestants take turns in one process, and ratios are taken turn by turn."""
+"""Timing on a busy machine: cases take turns in one process, and ratios are taken round by round."""
 
 import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from keysift.bench.record import Row, Spread, Step
+from keysift.records.bench import Quartiles, Row, Step
 
-LONG_ENOUGH = 0.05  # seconds; a quicker contestant runs several times in its turn, which then counts as their median
-MOST_REPEATS = 20
-Say = Callable[[str], None]
+LONG_ENOUGH = 0.05  # seconds; a faster case runs several times per turn, and the turn counts as their median
+MAX_REPEATS = 20
 Turns = dict[str, Callable[[], object]]
 
 
 def interleave(
-    contestants: Mapping[str, Callable[[], object]], rounds: int, *, limit: float = math.inf
+    cases: Mapping[str, Callable[[], object]], rounds: int, *, limit: float = math.inf
 ) -> dict[str, list[float]]:
-    """Seconds of every contestant in every round, after one turn each that is not counted.
+    """Return the seconds of every case in every round, after an uncounted warmup turn of each.
 
-    No round begins after `limit` seconds. Where the first turns alone take half of it, those of the slow contestants
-    count, and the quick ones have one more.
+    No round begins after `limit` seconds. If the warmup takes more than half of it, the warmup turns of slow cases
+    count as their only round, and fast cases get one more turn.
     """
     began = time.perf_counter()
-    first = {name: seconds(run) for name, run in contestants.items()}
+    first = {name: seconds(run) for name, run in cases.items()}
     if time.perf_counter() - began > limit / 2:
-        return {name: [took if took > LONG_ENOUGH else _turn(contestants[name])] for name, took in first.items()}
-    taken: dict[str, list[float]] = {name: [] for name in contestants}
+        return {name: [took if took > LONG_ENOUGH else _turn(cases[name])] for name, took in first.items()}
+    times: dict[str, list[float]] = {name: [] for name in cases}
     for number in range(rounds):
         if number and time.perf_counter() - began > limit:
             break
-        for name, run in contestants.items():
-            taken[name].append(_turn(run))
-    return taken
+        for name, run in cases.items():
+            times[name].append(_turn(run))
+    return times
 
 
 def _turn(run: Callable[[], object]) -> float:
     first = seconds(run)
-    more = min(MOST_REPEATS, int(LONG_ENOUGH / max(first, 1e-9)))
+    more = min(MAX_REPEATS, int(LONG_ENOUGH / max(first, 1e-9)))
     return statistics.median([first, *(seconds(run) for _ in range(more))])
 
 
@@ -46,25 +45,21 @@ def seconds(run: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def spread(samples: Sequence[float]) -> Spread:
+def quartiles(samples: Sequence[float]) -> Quartiles:
+    """Median and quartiles."""
     if len(samples) == 1:
-        return Spread(median=samples[0], low=samples[0], high=samples[0])
+        return Quartiles(median=samples[0], low=samples[0], high=samples[0])
     low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")
-    return Spread(median=middle, low=low, high=high)
+    return Quartiles(median=middle, low=low, high=high)
 
 
 def ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
-    """Round by round, so that a slow minute of the machine falls on both sides."""
+    """Ratios round by round, so that a slow minute of the machine affects both sides."""
     return [a / b for a, b in zip(above, below, strict=True)]
 
 
 def median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
     return statistics.median(ratios(above, below))
-
-
-def exponent(lengths: Sequence[int], times: Sequence[float]) -> float:
-    """The slope of log time over log length, by least squares: 1 is linear, 2 quadratic."""
-    return statistics.linear_regression([math.log(n) for n in lengths], [math.log(t) for t in times]).slope
 
 
 def row(
@@ -77,14 +72,14 @@ def row(
     against: str = "",
     theirs: Sequence[float] = (),
 ) -> Row:
-    """A row of a record from the seconds of each round."""
+    """A row of a record, from the seconds of each round of a case (`ours`) and of its rival (`theirs`)."""
     return Row(
         what=what,
         setting=setting,
         tokens=tokens,
         step=step,
-        seconds=spread(ours),
+        seconds=quartiles(ours),
         against=against,
-        their_seconds=spread(theirs) if theirs else None,
-        speedup=spread(ratios(theirs, ours)) if theirs else None,
+        their_seconds=quartiles(theirs) if theirs else None,
+        speedup=quartiles(ratios(theirs, ours)) if theirs else None,
     )

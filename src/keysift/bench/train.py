@@ -1,7 +1,7 @@
-"""What the training loop adds to bare steps, and Multiscreen beside a Transformer of its size.
+"""Benchmark of training: overhead of the training loop over bare steps, and Multiscreen against a Transformer.
 
-Each pair takes turns in one process, and ratios are taken step by step. The loop is timed only after its losses were
-found equal to those of the bare steps.
+The two sides take turns in one process, and ratios are taken step by step. The loop is timed only after its losses
+agree with those of the bare steps.
 """
 
 import tempfile
@@ -12,24 +12,25 @@ from typing import Any
 
 import torch
 
-from keysift.bench.gather import Gathered, Say
-from keysift.bench.record import Result, Row
+from keysift.bench.collector import Collector, Log
 from keysift.bench.timing import row
 from keysift.core.config import config as frozen
 from keysift.core.errors import TrainingError
 from keysift.data.batches import Batch
 from keysift.data.shards import prepare
-from keysift.evaluate.validation import summed_loss, targets
-from keysift.models.arch import MultiscreenArch, TransformerArch
-from keysift.models.kinds import build, empty
-from keysift.models.language import LanguageModel, count
+from keysift.models.architecture import MultiscreenArch, TransformerArch
+from keysift.models.language_model import LanguageModel, count_parameters
+from keysift.models.losses import batch_loss, count_targets
+from keysift.models.matching import match_width, parameters_of
+from keysift.models.registry import build
+from keysift.records.bench import Result, Row
 from keysift.runs import machine
 from keysift.train.config import TrainConfig, resolve
+from keysift.train.init import model_config
 from keysift.train.loop import train
 from keysift.train.optimizer import adamw, set_lr
-from keysift.train.schedule import share
-from keysift.train.setup import model_config
-from keysift.train.source import Text
+from keysift.train.schedule import lr_multiplier
+from keysift.train.source import TextSource
 
 
 @frozen
@@ -38,7 +39,7 @@ class Sizes:
     context: int = 512
     batch_tokens: int = 2048
     steps: int = 20
-    """Of each kind, beside a few that warm caches."""
+    """Steps of each kind, not counting warmup."""
     data: str = "stdlib"
 
 
@@ -46,18 +47,18 @@ FULL = Sizes()
 QUICK = Sizes(psi=4, steps=8)
 
 
-def measure(sizes: Sizes, *, command: str, say: Say) -> Result:
-    found = Gathered(machine.examine(), say)
-    config = plan(sizes)
+def measure(sizes: Sizes, *, command: str, log: Log) -> Result:
+    results = Collector(machine.examine(), log)
+    config = train_config(sizes)
     with tempfile.TemporaryDirectory() as folder:
-        say("the training loop against bare steps")
-        found.rows.append(overhead(config, Path(folder) / "run"))
-    say("Multiscreen against the Transformer nearest in size")
-    found.rows.append(side_by_side(config))
-    return found.result("train", command)
+        log("the training loop against bare steps")
+        results.rows.append(overhead(config, Path(folder) / "run"))
+    log("Multiscreen against the Transformer nearest in size")
+    results.rows.append(side_by_side(config))
+    return results.result("train", command)
 
 
-def plan(sizes: Sizes) -> TrainConfig:
+def train_config(sizes: Sizes) -> TrainConfig:
     return TrainConfig(
         model=MultiscreenArch.psi(sizes.psi),
         context=sizes.context,
@@ -71,84 +72,82 @@ def plan(sizes: Sizes) -> TrainConfig:
     )
 
 
-class Bare:
-    """Forward, backward, step: what any loop must do, and nothing else."""
+class BareStep:
+    """A minimal training step: forward, backward and optimizer step."""
 
     def __init__(self, config: TrainConfig, vocab_size: int) -> None:
         generator = torch.Generator().manual_seed(config.seed)
         self.model: LanguageModel = build(model_config(config, vocab_size), generator)
-        self.config = resolve(config, count(self.model))
+        self.config = resolve(config, count_parameters(self.model))
         self.optimizer = adamw(dict(self.model.named_parameters()), self.config)
 
     def step(self, number: int, batch: Batch) -> tuple[float, float]:
-        """Loss and seconds; the batch is in memory already."""
+        """Return loss and seconds. The batch is already in memory."""
         began = time.perf_counter()
-        set_lr(self.optimizer, (self.config.lr or 0.0) * share(self.config, number))
+        set_lr(self.optimizer, (self.config.lr or 0.0) * lr_multiplier(self.config, number))
         self.optimizer.zero_grad(set_to_none=True)
-        loss = summed_loss(self.model, batch) / targets(batch)
+        loss = batch_loss(self.model, batch).loss / count_targets(batch)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         return float(loss.detach()), time.perf_counter() - began
 
 
 def overhead(config: TrainConfig, out: Path) -> Row:
-    """The time of the loop's steps over the time of bare steps on the same batches, taken in turn."""
+    """Time the steps of the loop against bare steps on the same batches, in turns."""
     corpus = prepare(config.data, config.tokenizer)
-    bare = Bare(config, corpus.index.vocab_size)
-    batches = Text(corpus).training(config)
-    took: dict[str, list[float]] = {"loop": [], "bare": []}
-    left = time.perf_counter()
+    bare = BareStep(config, corpus.index.vocab_size)
+    batches = TextSource(corpus).training(config)
+    times: dict[str, list[float]] = {"loop": [], "bare": []}
+    resumed = time.perf_counter()
 
     def compare(line: dict[str, Any]) -> None:
-        nonlocal left
-        took["loop"].append(time.perf_counter() - left)
+        nonlocal resumed
+        times["loop"].append(time.perf_counter() - resumed)
         batch = batches.batch(line["step"] - 1)
         loss, seconds = bare.step(line["step"] - 1, batch)
-        took["bare"].append(seconds)
+        times["bare"].append(seconds)
         if line["step"] <= 3 and abs(loss - line["loss"]) > 1e-4:
             raise TrainingError(
                 f"step {line['step']}: the loop's loss is {line['loss']}, a bare step's {loss}; "
                 f"nothing is timed until they agree"
             )
-        left = time.perf_counter()
+        resumed = time.perf_counter()
 
     train(config, out, show=False, on_step=compare)
-    # The first steps warm caches, and the last one ends with a checkpoint.
+    # The first steps are warmup, and the last one saves a checkpoint.
     return row(
         "training loop",
         "training step",
         config.batch_tokens,
-        took["loop"][2:-1],
+        times["loop"][2:-1],
         setting=f"Multiscreen psi = {config.model.depth}",
         against="bare steps",
-        theirs=took["bare"][2:-1],
+        theirs=times["bare"][2:-1],
     )
 
 
 def side_by_side(config: TrainConfig) -> Row:
-    """Bare steps of the Multiscreen and of the Transformer nearest in size."""
+    """Time bare steps of the Multiscreen against those of a Transformer of the same size."""
     corpus = prepare(config.data, config.tokenizer)
     vocab = corpus.index.vocab_size
-
-    def parameters(one: TrainConfig) -> int:
-        return count(empty(model_config(one, vocab)))
-
-    sizes = [replace(config, model=TransformerArch(depth=6, heads=4, width=width)) for width in range(16, 257, 8)]
-    other = min(sizes, key=lambda one: abs(parameters(one) - parameters(config)))
-    rivals = {"multiscreen": Bare(config, vocab), "transformer": Bare(other, vocab)}
-    batches = Text(corpus).training(config)
-    took: dict[str, list[float]] = {name: [] for name in rivals}
+    sizes = {"vocab_size": vocab, "context": config.context}
+    parameters = parameters_of(config.model, **sizes)
+    transformer = match_width(TransformerArch(depth=6, heads=4, width=8), parameters, **sizes)
+    other = replace(config, model=transformer)
+    rivals = {"multiscreen": BareStep(config, vocab), "transformer": BareStep(other, vocab)}
+    batches = TextSource(corpus).training(config)
+    times: dict[str, list[float]] = {name: [] for name in rivals}
     for number in range(config.steps or 0):
         batch = batches.batch(number)
         for name, rival in rivals.items():
-            took[name].append(rival.step(number, batch)[1])
+            times[name].append(rival.step(number, batch)[1])
     timed = row(
-        f"Multiscreen psi = {config.model.depth}, {count(rivals['multiscreen'].model):,} parameters",
+        f"Multiscreen psi = {config.model.depth}, {count_parameters(rivals['multiscreen'].model):,} parameters",
         "training step",
         config.batch_tokens,
-        took["multiscreen"][1:],
+        times["multiscreen"][1:],
         setting=f"T = {config.context}",
-        against=f"Transformer, {count(rivals['transformer'].model):,} parameters",
-        theirs=took["transformer"][1:],
+        against=f"Transformer, {count_parameters(rivals['transformer'].model):,} parameters",
+        theirs=times["transformer"][1:],
     )
     return replace(timed, tokens_per_s=config.batch_tokens / timed.seconds.median)

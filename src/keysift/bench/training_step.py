@@ -1,4 +1,4 @@
-"""A training step of a whole model as a thing to be timed: forward, backward and AdamW."""
+"""A training step of a whole model, to be timed: forward, backward and AdamW."""
 
 import copy
 from collections.abc import Callable
@@ -8,16 +8,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from keysift.bench.subjects import VOCABULARY, multiscreen
+from keysift.bench.model_cases import VOCABULARY, multiscreen
 from keysift.bench.timing import interleave
-from keysift.kernels.attend import only
+from keysift.kernels.attend import force_backend
 from keysift.kernels.positions import Positions
-from keysift.models.language import LanguageModel
+from keysift.models.language_model import LanguageModel
 
-SEQUENCES_AT_ONCE = 2  # of the dense path: the gradients of eight would hold more than sixteen gigabytes
+SEQUENCES_AT_ONCE = 2  # of the dense path; gradients of eight sequences need more than 16 GB
 
 
-def some_text(batch: int, tokens: int) -> Tensor:
+def random_tokens(batch: int, tokens: int) -> Tensor:
     return torch.randint(VOCABULARY, (batch, tokens), generator=torch.Generator().manual_seed(0))
 
 
@@ -30,9 +30,10 @@ def step(
     compiled: bool = False,
     positions: Positions | None = None,
 ) -> Callable[[], None]:
-    """One step over all of `tokens`, `at_once` sequences at a time, on the named backend or the one `attend` chooses.
+    """Return a function that runs one step over all of `tokens`, `at_once` sequences at a time.
 
-    The model is copied, so that several contestants start from the same weights. `positions` are those of all rows.
+    Without `backend`, `attend` chooses it. The model is copied, so that several cases start from the same weights.
+    `positions` are shared by all rows.
     """
     model = copy.deepcopy(model).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
@@ -40,10 +41,10 @@ def step(
     each = at_once or len(tokens)
 
     def run() -> None:
-        with only(backend) if backend else nullcontext():
+        with force_backend(backend) if backend else nullcontext():
             for part in torch.split(tokens, each):
-                found = logits(part[:, :-1], positions=positions) if positions else logits(part[:, :-1])
-                loss = F.cross_entropy(found.flatten(0, 1), part[:, 1:].flatten(), reduction="sum")
+                output = logits(part[:, :-1], positions=positions) if positions else logits(part[:, :-1])
+                loss = F.cross_entropy(output.flatten(0, 1), part[:, 1:].flatten(), reduction="sum")
                 torch.autograd.backward(loss / tokens[:, 1:].numel())
             optimizer.step()
             optimizer.zero_grad()
@@ -52,8 +53,8 @@ def step(
 
 
 def time_steps(*, psi: int, batch: int, tokens: int, rounds: int, compiled: bool) -> dict[str, list[float]]:
-    """Seconds of a Multiscreen's step: "kernel", "dense, eager" and, if asked for, "dense, compiled"."""
-    model, text = multiscreen(psi), some_text(batch, tokens + 1)
+    """Seconds of a Multiscreen's step: "kernel", "dense, eager" and, if `compiled`, "dense, compiled"."""
+    model, text = multiscreen(psi), random_tokens(batch, tokens + 1)
     runs = {
         "kernel": step(model, text, backend="screening_cpu"),
         "dense, eager": step(model, text, backend="dense", at_once=SEQUENCES_AT_ONCE),

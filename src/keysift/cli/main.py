@@ -1,6 +1,7 @@
-"""`keysift VERB ...`. A verb is a module with `Args` (its flags, with their help) and `run(args)`.
+"""The command line: `keysift VERB ...`.
 
-A KeysiftError becomes one line on stderr and exit code 2: a user's mistake is not a traceback.
+A verb is a module with `Args` (its flags and their help) and `run(args)`. A KeysiftError is printed as one line on
+stderr with exit code 2, without a traceback.
 """
 
 import os
@@ -14,12 +15,12 @@ from typing import Annotated, Any, TextIO, Union
 
 import tyro
 
-from keysift.cli import output
-from keysift.cli.flags import RULES
+from keysift.cli.flags.constructors import RULES
+from keysift.cli.terminal import output
 from keysift.core.errors import ConfigError, KeysiftError, UnknownNameError
 from keysift.core.registry import nearest
-from keysift.core.shown import shown
-from keysift.core.threads import Busy, Choice, choose, examine, settle
+from keysift.core.terminal import escape_line
+from keysift.core.threads import BusyCores, Choice, apply, choose, examine
 
 VERBS = (
     "mechanisms",
@@ -44,13 +45,13 @@ VERBS = (
 )
 
 
-_MODULES = {"import": "import_model"}  # a reserved word is no name of a module
+_MODULES = {"import": "import_model"}  # "import" is a reserved word and cannot name a module
 
-# Of these, a sweep leaves computing to its runs, which share the cores; doctor says what the others would do.
+# Verbs that compute. A sweep leaves it to its runs, which share the cores; doctor reports what the others would use.
 COMPUTING = ("check", "train", "generate", "demo", "bench", "sweep", "eval", "report", "inspect", "compare", "doctor")
-_BUSY = Busy()
+_BUSY = BusyCores()
 PLUGINS = "KEYSIFT_PLUGINS"
-_THREADS = "--threads N computes with N threads; by default as many as there are free cores."
+_THREADS = "--threads N uses N threads; the default is the number of free cores."
 _ABOUT = (
     "Attention that can say no. --plugin MODULE, anywhere, imports a module with mechanisms of your own. "
     f"Verbs that compute: {_THREADS}"
@@ -62,101 +63,103 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def parse(argv: list[str]) -> Any:
-    """The arguments of a verb, as its `run` takes them. A value that a config refuses is its KeysiftError."""
+    """The parsed arguments of a verb. A value that a config rejects raises its KeysiftError."""
     if argv and argv[0] not in VERBS and not argv[0].startswith("-"):
-        raise UnknownNameError(f"no verb is called {argv[0]!r}; {nearest(argv[0], [*VERBS])}verbs: {', '.join(VERBS)}")
-    said, help_text = StringIO(), StringIO()
+        raise UnknownNameError(f"there is no verb {argv[0]!r}; {nearest(argv[0], [*VERBS])}verbs: {', '.join(VERBS)}")
+    error_text, help_text = StringIO(), StringIO()
     try:
-        # tyro sees no terminal and writes without colours, which print_note would spell out.
-        with redirect_stderr(said), redirect_stdout(help_text), RULES:
+        # Redirected, tyro writes no colour codes, which print_note would escape.
+        with redirect_stderr(error_text), redirect_stdout(help_text), RULES:
             return _parse(argv)
-    except SystemExit as ended:
-        refused = _refusal(ended)
-        if refused is not None:
-            raise refused.with_traceback(None) from None
-        # Help has colours, unless it shows defaults that were read from a file.
-        foreign = any(word.startswith(("--resume", "--config", "--init")) for word in argv)
-        if not ended.code and not foreign and sys.stdout.isatty():
+    except SystemExit as exit_:
+        config_error = _config_error(exit_)
+        if config_error is not None:
+            raise config_error.with_traceback(None) from None
+        # Help is coloured, unless it shows defaults that were read from a file.
+        from_file = any(word.startswith(("--resume", "--config", "--init")) for word in argv)
+        if not exit_.code and not from_file and sys.stdout.isatty():
             with RULES:
                 return _parse(argv)
         output.print_plain(help_text.getvalue(), end="")
-        output.print_note(said.getvalue(), end="")
+        output.print_note(error_text.getvalue(), end="")
         raise
 
 
-def _refusal(error: BaseException | None) -> KeysiftError | None:
-    """tyro draws a box around any ValueError and exits; what it caught is still in the chain."""
+def _config_error(error: BaseException | None) -> KeysiftError | None:
+    """The KeysiftError behind an exit of tyro, which formats any ValueError itself and exits."""
     while error is not None and not isinstance(error, KeysiftError):
         error = error.__context__
     return error
 
 
 def _parse(argv: list[str]) -> Any:
-    verbs = {verb: import_module(f"keysift.cli.{_MODULES.get(verb, verb)}") for verb in VERBS}
-    # The summary in --help is the first line of each verb's docstring: no second list to keep.
+    verbs = {verb: import_module(f"keysift.cli.verbs.{_MODULES.get(verb, verb)}") for verb in VERBS}
+    # The summary in --help is the docstring of each verb.
     union: Any = Union[  # noqa: UP007
         tuple(
-            Annotated[module.Args, tyro.conf.subcommand(verb, description=_about(verb, module, argv[:1] == [verb]))]
+            Annotated[
+                module.Args, tyro.conf.subcommand(verb, description=_description(verb, module, argv[:1] == [verb]))
+            ]
             for verb, module in verbs.items()
         )
     ]
     flags = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff)
-    own = getattr(verbs.get(argv[0]) if argv else None, "defaults", None)
-    if own is None:
+    defaults = getattr(verbs.get(argv[0]) if argv else None, "defaults", None)
+    if defaults is None:
         return tyro.cli(union, prog="keysift", description=_ABOUT, args=argv, config=flags)
-    # Flags of these verbs change what a file or an old run says, so they start from it.
+    # The defaults of these verbs come from a file or an existing run, which flags then change.
     module, rest = verbs[argv[0]], argv[1:]
-    about = _about(argv[0], module, True)
+    about = _description(argv[0], module, True)
     return tyro.cli(
-        module.Args, prog=f"keysift {argv[0]}", description=about, args=rest, default=own(rest), config=flags
+        module.Args, prog=f"keysift {argv[0]}", description=about, args=rest, default=defaults(rest), config=flags
     )
 
 
-def _about(verb: str, module: ModuleType, asked: bool) -> str:
-    """The help of a verb that was asked for, or its entry in the list of all, which says --threads once at its top."""
+def _description(verb: str, module: ModuleType, own_help: bool) -> str:
+    """Description of a verb: in its own help with a line about --threads, which the list of verbs has at the top."""
     text = module.__doc__ or ""
-    return f"{text}\n\n{_THREADS}" if asked and verb in COMPUTING else text
+    return f"{text}\n\n{_THREADS}" if own_help and verb in COMPUTING else text
 
 
 def choose_threads(argv: list[str]) -> tuple[list[str], Choice | None]:
-    """Settles the threads of a verb that computes, before torch is imported; the arguments without --threads."""
-    argv, asked = _without_threads(argv)
+    """Set the number of threads before torch is imported. Returns the arguments without --threads, and the choice."""
+    argv, requested = _without_threads(argv)
     verb = argv[0] if argv else ""
     if verb not in COMPUTING:
-        if asked is not None:
-            raise ConfigError(f"--threads is for verbs that compute ({', '.join(COMPUTING)}), not for {verb or 'none'}")
+        if requested is not None:
+            raise ConfigError(f"--threads applies to {', '.join(COMPUTING)}, not to {verb or 'the list of verbs'}")
         return argv, None
-    choice = choose(asked, examine(_BUSY))
-    if "torch" in sys.modules:  # called from Python: the process is not ours to change, unless asked
-        if asked is not None:
-            sys.modules["torch"].set_num_threads(asked)
+    choice = choose(requested, examine(_BUSY))
+    if "torch" in sys.modules:  # called from Python: change the process only on request
+        if requested is not None:
+            sys.modules["torch"].set_num_threads(requested)
         return argv, choice
-    if verb != "sweep" or asked is not None:
-        settle(choice)
+    if verb != "sweep" or requested is not None:
+        apply(choice)
     return argv, choice
 
 
 def _without_threads(argv: list[str]) -> tuple[list[str], int | None]:
-    left, asked, words = [], None, iter(argv)
+    rest, requested, words = [], None, iter(argv)
     for word in words:
         if word != "--threads" and not word.startswith("--threads="):
-            left.append(word)
+            rest.append(word)
             continue
         number = next(words, "") if word == "--threads" else word.removeprefix("--threads=")
         if not number.isdecimal():
             raise ConfigError(f"--threads takes a number, got {number!r}; write --threads 2")
-        asked = int(number)
-    return left, asked
+        requested = int(number)
+    return rest, requested
 
 
-def _speaks() -> bool:
-    """Of the processes torchrun started, one."""
+def _prints() -> bool:
+    """Whether this process prints messages: only rank 0 of those that torchrun started."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def _without_plugins(argv: list[str]) -> tuple[list[str], list[str]]:
-    """The arguments without --plugin, before or after the verb, and the modules named, here or by a parent process."""
-    named = [name for name in os.environ.get(PLUGINS, "").split(",") if name]
+    """The arguments without --plugin, and the plugins named here or by a parent process."""
+    plugins = [name for name in os.environ.get(PLUGINS, "").split(",") if name]
     words, rest = iter(argv), []
     for word in words:
         if word != "--plugin" and not word.startswith("--plugin="):
@@ -165,22 +168,22 @@ def _without_plugins(argv: list[str]) -> tuple[list[str], list[str]]:
         name = next(words, "") if word == "--plugin" else word.removeprefix("--plugin=")
         if not name or name.startswith("-"):
             raise ConfigError("--plugin needs the name of a module that registers mechanisms, e.g. --plugin mymodule")
-        named.append(name)
-    return rest, list(dict.fromkeys(named))
+        plugins.append(name)
+    return rest, list(dict.fromkeys(plugins))
 
 
-def _load_plugins(named: list[str]) -> None:
-    """Processes started from here load the same."""
-    if named:
+def _load_plugins(plugins: list[str]) -> None:
+    """Import the plugins, and pass them on to child processes."""
+    if plugins:
         from keysift.mechanisms.lookup import load_module
 
-        os.environ[PLUGINS] = ",".join(named)
-        for name in named:
+        os.environ[PLUGINS] = ",".join(plugins)
+        for name in plugins:
             load_module(name)
 
 
 def _make_streams_safe() -> None:
-    """A letter the terminal has not is spelled out, and what was closed (>&-) takes text and drops it."""
+    """Escape characters that the terminal cannot encode, and discard output to closed streams (>&-)."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -190,7 +193,7 @@ def _make_streams_safe() -> None:
 
 
 def _abandon(stream: TextIO) -> None:
-    """Python would flush it once more when it ends, and complain."""
+    """Redirect a broken stream to devnull: Python flushes it again at exit and would report an error."""
     try:
         stream.flush()
     except OSError:
@@ -204,25 +207,25 @@ def _main(argv: list[str]) -> int:
         argv, choice = choose_threads(argv)
         _load_plugins(plugins)
         args = parse(argv)
-        warning = choice.warning() if choice is not None and _speaks() else None
+        warning = choice.warning() if choice is not None and _prints() else None
         if warning is not None and argv[0] != "doctor":
             output.print_note(f"keysift: {warning}")
-        found: int | None = sys.modules[type(args).__module__].run(args)
+        code: int | None = sys.modules[type(args).__module__].run(args)
         sys.stdout.flush()
     except KeysiftError as error:
-        if _speaks():
-            output.print_note(f"keysift: {shown(error)}")
+        if _prints():
+            output.print_note(f"keysift: {escape_line(error)}")
         return 2
     except BrokenPipeError:
         _abandon(sys.stdout)
-        return 128 + signal.SIGPIPE  # `keysift ... | head`: the reader has enough
-    except OSError as error:  # a full disk, a folder that may not be written, a name too long
-        output.print_note(f"keysift: {shown(error)}")
+        return 128 + signal.SIGPIPE  # `keysift ... | head`: the reader closed the pipe
+    except OSError as error:  # such as a full disk or a folder without write permission
+        output.print_note(f"keysift: {escape_line(error)}")
         _abandon(sys.stdout)
         return 2
     except KeyboardInterrupt:
         return 130
-    return found or 0
+    return code or 0
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""What every layer stands on, and what knows nothing of attention: errors, shapes, configs, registries."""
+"""Foundations of all layers, without attention or torch: errors, configs, registries, atomic files, terminal text."""

@@ -1,4 +1,4 @@
-"""Frozen, keyword-only configs that go to JSON and back. Flags come from the same fields (see cli/).
+"""Frozen, keyword-only configs that convert to JSON and back. Command-line flags use the same fields (see cli/).
 
 @config
 class Sizes:
@@ -15,7 +15,7 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
 
-from keysift.core import jsons
+from keysift.core import safe_json
 from keysift.core.errors import ConfigError
 from keysift.core.registry import nearest
 
@@ -24,12 +24,12 @@ C = TypeVar("C")
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def config(cls: type[C]) -> type[C]:
-    """A dataclass nobody can change and nobody can fill by position."""
+    """Decorator: a frozen, keyword-only dataclass."""
     return dataclass(frozen=True, kw_only=True)(cls)
 
 
 def to_dict(value: Any) -> Any:
-    """Plain JSON types: nested configs become dictionaries, tuples become lists."""
+    """Convert to plain JSON types: nested configs become dictionaries, tuples become lists."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_dict(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, tuple):
@@ -38,7 +38,7 @@ def to_dict(value: Any) -> Any:
 
 
 def from_dict(cls: type[C], data: Mapping[str, Any]) -> C:
-    """The config `data` describes; an unknown or missing key and a wrong type are errors that name the key."""
+    """Build a config from a dictionary. Unknown keys, missing keys and wrong types raise ConfigError."""
     if not isinstance(data, Mapping):
         raise ConfigError(f"{cls.__name__} is read from a JSON object, got {_kind(data)}; pass {{...}}")
     hints = get_type_hints(cls)
@@ -56,14 +56,14 @@ def from_dict(cls: type[C], data: Mapping[str, Any]) -> C:
 
 
 def save(value: Any, path: Path) -> None:
-    path.write_text(json.dumps(to_dict(value), indent=2) + "\n")
+    path.write_text(json.dumps(to_dict(value), indent=2) + "\n", encoding="utf-8")
 
 
 def load(cls: type[C], path: Path) -> C:
     try:
-        data = jsons.loads(path.read_bytes())
+        data = safe_json.load(path)
     except ValueError as error:
-        raise ConfigError(f"{path} is not JSON ({error}); write it anew with save()") from error
+        raise ConfigError(f"{path} is not JSON ({error}); write it again with save()") from error
     return from_dict(cls, data)
 
 
@@ -80,7 +80,7 @@ def _read(where: str, hint: Any, value: Any) -> Any:
         return from_dict(hint, value)
     if hint is float and type(value) is int:
         return float(value)
-    # bool is an int to isinstance, and a config that says depth = true is a mistake.
+    # isinstance would accept a bool as an int, but depth = true is a mistake.
     return _expect(where, type(value) is hint, _NAMES.get(hint, str(hint)), value)
 
 

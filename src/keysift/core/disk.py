@@ -1,8 +1,9 @@
-"""Files that survive a crash: fsynced before they count, and whole or not there at all."""
+"""Atomic, durable writes: a file or folder appears under its name only when all of it is on disk."""
 
 import ctypes
 import errno
 import glob
+import json
 import os
 import re
 import secrets
@@ -13,16 +14,17 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 _OLD = ".old"
-# Process and a word of its own, at the end of a working name. The word has no dash, so that what a host "train-7" wrote
-# is not taken for process 7 of a host "train".
+# Process id and a random word at the end of a temporary name. The word has no dash, so that a file of host "train-7"
+# is not taken for one of process 7 on host "train".
 _OWNER = re.compile(r"([0-9]+)-[a-z0-9_]+(\.old)?")
 _UNFINISHED = re.compile(r"\.writing-.+-[0-9]+-[0-9a-f]{8}")
 
 
 def sync(path: Path) -> None:
-    """Bring a file, or the names in a folder, to disk."""
+    """fsync a file or a folder."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -30,15 +32,15 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Whole or not at all; of two who write it at once, the later one's. What killed writers left is removed."""
-    prefix = _working("")
-    for left in _abandoned(path.parent, prefix):
-        with suppress(OSError):  # another user's, in a folder where only owners remove
-            left.unlink()
+def write_atomic(path: Path, text: str) -> None:
+    """Write a file atomically and remove leftovers of killed writers. If two processes write at once, the last wins."""
+    prefix = _temporary_prefix("")
+    for leftover in _abandoned(path.parent, prefix):
+        with suppress(OSError):  # another user's, in a folder where only owners may remove
+            leftover.unlink()
     fresh = path.parent / f"{prefix}{os.getpid()}-{secrets.token_hex(4)}"
     try:
-        with fresh.open("x") as file:
+        with fresh.open("x", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -48,22 +50,22 @@ def write_whole(path: Path, text: str) -> None:
         raise
 
 
-def is_unfinished(path: Path) -> bool:
-    """Whether it is what `write_whole` leaves when it is killed."""
+def is_leftover(path: Path) -> bool:
+    """Whether a file is what `write_atomic` leaves when it is killed."""
     return _UNFINISHED.fullmatch(path.name) is not None and path.is_file()
 
 
 @contextmanager
-def whole_folder(target: Path, working: Path | None = None, *, replace: bool = False) -> Iterator[Path]:
-    """A folder to fill, which takes the name `target` once the block has ended and everything is on disk.
+def atomic_folder(target: Path, working: Path | None = None, *, replace: bool = False) -> Iterator[Path]:
+    """A temporary folder that is renamed to `target` when the block ends and all files are on disk.
 
-    If the block fails the folder is removed. `target` must not exist yet, or be an empty folder, unless it is to be
-    replaced. `working` is the name of the folder meanwhile, for writers that must agree on it; left out, it is a new
-    one beside `target`, and what writers that were killed left there is removed.
+    If the block fails, the folder is removed. `target` must not exist or must be an empty folder, unless `replace` is
+    set. `working` names the temporary folder, for several processes that must agree on it. By default a new one is
+    made beside `target`, and leftovers of killed writers are removed.
     """
     if working is None:
-        prefix = _working(f".{target.name}")
-        _tidy(target, prefix)
+        prefix = _temporary_prefix(f".{target.name}")
+        _remove_leftovers(target, prefix)
         fresh = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=target.parent))
         fresh.chmod(0o755)
     else:
@@ -86,7 +88,7 @@ def whole_folder(target: Path, working: Path | None = None, *, replace: bool = F
 
 
 def exchange(left: Path, right: Path) -> bool:
-    """Swap two names in one step, of which neither a reader nor a crash sees the half; False if the system cannot."""
+    """Exchange two names atomically; returns False if the system does not support it."""
     libc = ctypes.CDLL(None, use_errno=True)
     names = os.fsencode(left), os.fsencode(right)
     if sys.platform == "linux" and hasattr(libc, "renameat2"):
@@ -99,16 +101,16 @@ def exchange(left: Path, right: Path) -> bool:
     code = ctypes.get_errno()
     if done == 0:
         return True
-    if code in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):  # the file system cannot, e.g. NFS
+    if code in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):  # not supported by the file system, e.g. NFS
         return False
     raise OSError(code, os.strerror(code), str(right))
 
 
 def _swap(fresh: Path, target: Path) -> None:
-    """Put `fresh` where `target` is, and what was there where `fresh` was."""
+    """Exchange `fresh` and `target`."""
     if exchange(fresh, target):
         return
-    # The next best: for a moment nothing has the name, and a crash in it is mended by the next writer.
+    # Without atomic exchange, the name is briefly missing; after a crash the next writer restores it.
     old = fresh.with_name(f"{fresh.name}{_OLD}")
     target.rename(old)
     try:
@@ -119,27 +121,27 @@ def _swap(fresh: Path, target: Path) -> None:
     old.rename(fresh)
 
 
-def _tidy(target: Path, prefix: str) -> None:
-    """Remove what killed writers left; what one had just moved away from `target` goes back."""
-    for left in _abandoned(target.parent, prefix):
-        if left.name.endswith(_OLD) and not target.exists():
+def _remove_leftovers(target: Path, prefix: str) -> None:
+    """Remove leftovers of killed writers, or restore `target` if a writer was killed after moving it away."""
+    for leftover in _abandoned(target.parent, prefix):
+        if leftover.name.endswith(_OLD) and not target.exists():
             with suppress(OSError):
-                left.rename(target)
+                leftover.rename(target)
         else:
-            shutil.rmtree(left, ignore_errors=True)
+            shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _working(name: str) -> str:
-    """How names begin that a writer on this machine uses meanwhile; its process follows."""
+def _temporary_prefix(name: str) -> str:
+    """Prefix of temporary names on this machine; the process id follows."""
     return f"{name}.writing-{socket.gethostname()}-"
 
 
 def _abandoned(folder: Path, prefix: str) -> list[Path]:
-    """Working files and folders of which the writer is gone."""
-    found = [
+    """Temporary files and folders whose writer no longer runs."""
+    candidates = [
         (path, _OWNER.fullmatch(path.name.removeprefix(prefix))) for path in folder.glob(f"{glob.escape(prefix)}*")
     ]
-    return [path for path, owner in found if owner is not None and not _alive(owner[1])]
+    return [path for path, owner in candidates if owner is not None and not _alive(owner[1])]
 
 
 def _alive(pid: str) -> bool:
@@ -148,5 +150,10 @@ def _alive(pid: str) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
-        pass  # it lives, and belongs to someone else
+        pass  # it runs as another user
     return True
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as indented JSON, atomically."""
+    write_atomic(path, json.dumps(value, indent=2) + "\n")

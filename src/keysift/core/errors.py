@@ -1,37 +1,37 @@
-"""The error family. Every message says what was expected, what came, and what to do."""
+"""Exceptions. Every message says what was expected, what was given, and what to do."""
 
 
 class KeysiftError(ValueError):
-    """Anything a caller can cause. Catch this one to catch them all."""
+    """Base class of all errors that a caller can cause."""
 
 
 class ShapeError(KeysiftError):
-    """A tensor of the wrong rank or size."""
+    """A tensor has the wrong rank or size."""
 
 
 class RangeError(KeysiftError):
-    """A number outside the range where the mathematics is defined."""
+    """A number is outside its valid range."""
 
 
 class ConfigError(KeysiftError):
-    """A configuration with an unknown key, a missing key or a value of the wrong type."""
+    """A config has an unknown key, a missing key or a value of the wrong type."""
 
 
 class UnknownNameError(KeysiftError):
-    """A name nobody registered."""
+    """A name is not registered."""
 
 
 class UnsupportedError(KeysiftError):
-    """A combination that is understood but cannot be done."""
+    """A valid combination of settings is not supported."""
 
 
 class DataError(KeysiftError):
-    """Text, tokens or files that are missing, damaged or not what they claim to be."""
+    """Text, tokens or files are missing, damaged or of the wrong kind."""
 
 
 class DisagreementError(KeysiftError):
-    """A fast path whose answers stray from the definition."""
+    """A backend disagrees with the definition."""
 
 
 class TrainingError(KeysiftError):
-    """A run that cannot continue: a non-finite loss, a checkpoint that cannot be written."""
+    """Training cannot continue: a non-finite loss, a checkpoint that cannot be written."""

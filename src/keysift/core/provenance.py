@@ -1,4 +1,4 @@
-"""Where a figure was measured: processor, software and commit. No torch here, so records can be read anywhere."""
+"""Provenance of a measurement: CPU, software and commit. Free of torch, so that records can be read anywhere."""
 
 import platform
 import subprocess
@@ -11,32 +11,32 @@ CPUINFO = Path("/proc/cpuinfo")
 
 @config
 class Machine:
-    """The machine and the software of a measurement or a training session; `keysift.runs.machine` fills it in."""
+    """Hardware and software of a measurement or a training session. `keysift.runs.machine` fills it in."""
 
     cpu: str
     cores: int
     threads: int
     memory_gb: float
     instruction_set: str
-    """The variant of the compiled kernel that runs here, or none."""
+    """Instruction set of the compiled kernel on this machine, or none."""
     python: str
     torch: str
     keysift: str
     commit: str
     load: float
-    """Processes that wanted a core in the minute before; on a quiet machine near zero."""
+    """Load average over the last minute; near zero on an idle machine."""
     sgemm_gflops: float | None = None
-    """The best of torch's fp32 matrix products, where it was measured."""
+    """Best rate of torch's fp32 matrix product, if measured."""
     read_gb_per_s: float | None = None
-    """The best of summing memory larger than the caches, where it was measured."""
+    """Best rate of summing memory larger than the caches, if measured."""
 
 
 @config
-class Made:
-    """How a record came about."""
+class Provenance:
+    """How a record was made."""
 
     command: str
-    """What a user types to make it again."""
+    """The command that reproduces it."""
     date: str
     seconds: float
     machine: Machine
@@ -49,7 +49,7 @@ def cpu() -> str:
 
 
 def commit(package: Path = Path(__file__).parents[1]) -> str:
-    """Of the sources that ran; an installed copy has none, whatever repository it happens to lie in."""
+    """Commit of the running sources. An installed copy has none, even inside another repository."""
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return "not run from a repository"
     root = Path(_git(package, "rev-parse", "--show-toplevel") or package)
@@ -60,7 +60,7 @@ def commit(package: Path = Path(__file__).parents[1]) -> str:
 
 def _git(folder: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(["git", *arguments], cwd=folder, check=False, capture_output=True, text=True)
+        result = subprocess.run(["git", *arguments], cwd=folder, check=False, capture_output=True, text=True)
     except FileNotFoundError:
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return result.stdout.strip() if result.returncode == 0 else None

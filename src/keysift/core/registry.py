@@ -1,4 +1,4 @@
-"""Names to things, with an error that names the nearest one."""
+"""Registries of named objects. The error for an unknown name suggests the nearest one."""
 
 from collections.abc import Iterator
 from difflib import get_close_matches
@@ -10,13 +10,13 @@ T = TypeVar("T")
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """A hint for a mistyped name, empty when nothing is close."""
+    """A suggestion for a mistyped name; empty if no known name is close."""
     close = get_close_matches(name, known, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}? " if close else ""
 
 
 class Registry(Generic[T]):
-    """An ordered table of named things of one kind."""
+    """An ordered mapping from names to objects of one kind."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -24,7 +24,7 @@ class Registry(Generic[T]):
 
     def add(self, name: str, item: T) -> T:
         if name in self._items:
-            raise ConfigError(f"{self.kind} {name!r} is registered already; choose another name")
+            raise ConfigError(f"{self.kind} {name!r} is already registered; choose another name")
         self._items[name] = item
         return item
 

@@ -1,4 +1,4 @@
-"""Shape checks that name the argument. Works on anything with a `.shape`, so nothing heavy is imported."""
+"""Shape checks with errors that name the argument. They accept any object with a `.shape` and do not import torch."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -16,7 +16,7 @@ def show(tensor: Shaped) -> str:
 
 
 def rank(name: str, tensor: Shaped, letters: str) -> None:
-    """`letters` names the axes, one each: rank("q", q, "BHTK")."""
+    """Check the number of axes; `letters` names them: rank("q", q, "BHTK")."""
     if len(tensor.shape) != len(letters):
         raise ShapeError(
             f"{name} must have {len(letters)} axes ({' '.join(letters)}), got {len(tensor.shape)} ({show(tensor)}); "
@@ -36,7 +36,7 @@ def not_empty(name: str, axis: str, size: int) -> None:
 
 def broadcastable(name: str, tensor: Shaped, letters: str, to: Sequence[int]) -> None:
     shape = tuple(tensor.shape)
-    # Two comparisons instead of `in`, which torch.compile does not follow for sizes that vary.
+    # Two comparisons instead of `in`, which torch.compile does not trace for dynamic sizes.
     pairs = zip(reversed(shape), reversed(to), strict=False)
     fits = len(shape) <= len(to) and all(a == 1 or a == b for a, b in pairs)
     if not fits:

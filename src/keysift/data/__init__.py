@@ -1,51 +1,51 @@
-"""From any text to batches a model can train on.
+"""From text to training batches.
 
-Reading order: sources (where documents come from) -> tokenizer -> shards (tokenise once) -> corpus (reopen, verify,
-split) -> batches (an order that one integer resumes). abcdigits and mqar make their own documents.
+Reading order: sources (documents) -> tokenizers -> shards (tokenize once) -> corpus (open, verify, split) -> batches (a
+shuffled order that resumes from a step number). tasks/ generates its own data.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from keysift.data import abcdigits as abcdigits
-    from keysift.data import bpe as bpe
-    from keysift.data import mqar as mqar
     from keysift.data.batches import Batch as Batch
     from keysift.data.batches import Batches as Batches
     from keysift.data.corpus import Corpus as Corpus
     from keysift.data.corpus import open_corpus as open_corpus
+    from keysift.data.documents import Document as Document
     from keysift.data.shards import build as build
     from keysift.data.shards import prepare as prepare
-    from keysift.data.sources import Document as Document
     from keysift.data.sources import find_source as find_source
-    from keysift.data.tokenizer import Bytes as Bytes
-    from keysift.data.tokenizer import Tokenizer as Tokenizer
-    from keysift.data.tokenizer import load_tokenizer as load_tokenizer
-    from keysift.data.tokenizer import save_tokenizer as save_tokenizer
+    from keysift.data.tasks import abcdigits as abcdigits
+    from keysift.data.tasks import mqar as mqar
+    from keysift.data.tokenizers import bpe as bpe
+    from keysift.data.tokenizers.base import Tokenizer as Tokenizer
+    from keysift.data.tokenizers.bytes import Bytes as Bytes
+    from keysift.data.tokenizers.load import load_tokenizer as load_tokenizer
+    from keysift.data.tokenizers.load import save_tokenizer as save_tokenizer
 
 _MENU = {
     "Batch": "batches",
     "Batches": "batches",
-    "Bytes": "tokenizer",
+    "Bytes": "tokenizers.bytes",
     "Corpus": "corpus",
-    "Document": "sources",
-    "Tokenizer": "tokenizer",
+    "Document": "documents",
+    "Tokenizer": "tokenizers.base",
     "build": "shards",
     "find_source": "sources",
-    "load_tokenizer": "tokenizer",
+    "load_tokenizer": "tokenizers.load",
     "open_corpus": "corpus",
     "prepare": "shards",
-    "save_tokenizer": "tokenizer",
+    "save_tokenizer": "tokenizers.load",
 }
-_MODULES = ("abcdigits", "bpe", "mqar")
+_MODULES = {"abcdigits": "tasks", "bpe": "tokenizers", "mqar": "tasks"}
 __all__ = [*_MENU, *_MODULES]  # noqa: PLE0604
 
 
-# Loaded when first used: the processes that tokenise must not wait for torch.
+# Loaded on first use: processes that tokenize must not wait for torch.
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return import_module(f"keysift.data.{name}")
+        return import_module(f"keysift.data.{_MODULES[name]}.{name}")
     if name not in _MENU:
         raise AttributeError(f"module 'keysift.data' has no attribute {name!r}; it offers {', '.join(__all__)}")
     return getattr(import_module(f"keysift.data.{_MENU[name]}"), name)

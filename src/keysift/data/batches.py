@@ -1,9 +1,9 @@
-"""Batches in a shuffled order that one integer resumes.
+"""Batches in a shuffled order that depends on the step number alone.
 
-Sequence i of a split is its tokens [iT, iT + T], the last one being only a target; or, of whole documents, as many
-from one on as fit in T + 1 tokens, the rest padding without targets. Step n of training reads the
-sequences number nB, ..., nB + B - 1 of an endless order: one permutation of all sequences for each epoch. Nothing is
-carried from step to step, so a run resumed at step n reads what it would have read.
+Sequence i of a split is tokens iT to iT + T, of which the last is only a target. With whole documents, a sequence holds
+as many documents as fit in T + 1 tokens, and the rest is padding without targets. Step n reads sequences nB to
+nB + B - 1 of an endless order: one permutation of all sequences per epoch. No state is kept between steps, so a run
+that resumes at step n reads the same batches as one that never stopped.
 
 Letters: B sequences in the batch, T context.
 """
@@ -23,21 +23,21 @@ from keysift.data.corpus import Split
 from keysift.data.order import permute
 from keysift.kernels.positions import Positions
 
-IGNORE = -100  # what torch's cross_entropy leaves out of the loss
+IGNORE = -100  # target that torch's cross_entropy ignores
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Inputs and targets, B T in int64; a target is -100 where nothing is to be predicted.
+    """Inputs and targets, both B T in int64. A target of -100 is ignored.
 
-    With isolation, `positions` count from the start of each document, and no document sees another.
+    With isolated documents, `positions` restart at each document, and no document attends to another.
     """
 
     inputs: Tensor
     targets: Tensor
-    rows: tuple[int, ...]  # numbers of the sequences in the split, to name a batch in a diagnosis
+    rows: tuple[int, ...]  # numbers of the sequences in the split, for diagnoses
     positions: Positions | None = None
-    answers: bool = False  # targets are answers to questions, so the share predicted exactly means something
+    answers: bool = False  # targets are answers of a task, so accuracy is meaningful
 
     def to(self, device: torch.device | str) -> Self:
         inputs, targets = self.inputs.to(device, non_blocking=True), self.targets.to(device, non_blocking=True)
@@ -46,11 +46,11 @@ class Batch:
 
 
 class Batches:
-    """`batch(step)` of a split.
+    """Batches of a split by step number.
 
-    isolate   keep the documents of a sequence apart
-    whole     cut no document: a sequence begins with one and holds as many as fit
-    shuffle   False reads in order
+    isolate   do not attend across documents
+    whole     pack whole documents instead of cutting the token stream
+    shuffle   False reads sequences in order
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Batches:
         if self.sequences < 1:
             raise DataError(
                 f"{split.name} has {split.tokens} tokens, less than one sequence of {context} and its last target; "
-                f"use a smaller context, more text or another validation share"
+                f"use a smaller context, more text or another val_fraction"
             )
         self.split = split
         self.context = context
@@ -83,9 +83,9 @@ class Batches:
 
     @property
     def stream_hash(self) -> str:
-        """Equal for two runs that read the same tokens in the same order with the same targets."""
-        told = [self.split.hash, self.context, self.seed if self.shuffle else None, self.isolate, self.whole]
-        return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+        """Hash of the tokens, their order and the targets."""
+        identity = [self.split.hash, self.context, self.seed if self.shuffle else None, self.isolate, self.whole]
+        return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
     @property
     def tokens(self) -> int:
@@ -95,48 +95,38 @@ class Batches:
     def bytes_per_token(self) -> float:
         return self.split.bytes_per_token
 
-    @property
-    def steps(self) -> int:
-        """Whole batches in one epoch."""
-        return self.sequences // self.batch_size
-
-    def epoch(self, step: int) -> float:
-        """How many times the split has been read before `step`."""
-        return step * self.batch_size / self.sequences
-
     def batch(self, step: int, part: int = 0, parts: int = 1) -> Batch:
-        """The batch of `step`, or one of `parts` equal parts of it: what one process reads in one accumulation turn."""
-        wanted = np.asarray(rows_of(step, self.batch_size, part, parts), np.int64)
-        rows = self._order(wanted)
-        names = tuple(rows.tolist())
-        pieces = [self._tokens(row) for row in names]
+        """The batch of a step, or one of `parts` equal parts of it (one rank in one accumulation step)."""
+        numbers = np.asarray(rows_of(step, self.batch_size, part, parts), np.int64)
+        rows = tuple(self._order(numbers).tolist())
+        pieces = [self._tokens(row) for row in rows]
         tokens, real = (np.stack(part) for part in zip(*pieces, strict=True))
         inputs, targets = torch.from_numpy(tokens[:, :-1].copy()), torch.from_numpy(tokens[:, 1:].copy())
         targets[torch.from_numpy(~real[:, 1:])] = IGNORE
         if not self.isolate:
-            return Batch(inputs=inputs, targets=targets, rows=names)
+            return Batch(inputs=inputs, targets=targets, rows=rows)
         lengths = []
-        for number, row in enumerate(names):
-            begins = self.split.begins(*self._stretch(row))
-            # The first token of a document cannot be told from the end of another.
+        for number, row in enumerate(rows):
+            begins = self.split.begins(*self._span(row))
+            # The first token of a document cannot be predicted from another document.
             targets[number, begins[begins > 0] - 1] = IGNORE
-            held = min(self.context, int(real[number].sum()))
-            lengths.append(np.diff(np.append(begins[begins < held], held)).tolist())
+            length = min(self.context, int(real[number].sum()))
+            lengths.append(np.diff(np.append(begins[begins < length], length)).tolist())
         positions = Positions.packed(lengths, self.context)
-        return Batch(inputs=inputs, targets=targets, rows=names, positions=positions)
+        return Batch(inputs=inputs, targets=targets, rows=rows, positions=positions)
 
-    def _stretch(self, row: int) -> tuple[int, int]:
-        """The tokens of a sequence, its last target included."""
+    def _span(self, row: int) -> tuple[int, int]:
+        """First and last token of a sequence in the split, including its last target."""
         if self._starts is not None:
             return int(self._starts[row]), int(self._starts[row + 1])
         return row * self.context, (row + 1) * self.context + 1
 
     def _tokens(self, row: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """T + 1 tokens, and which of them are not padding."""
-        held = self.split.read(*self._stretch(row))
+        """T + 1 tokens, and a mask that is false for padding."""
+        own = self.split.read(*self._span(row))
         tokens = np.full(self.context + 1, self.split.corpus.index.end_id, np.int64)
-        tokens[: len(held)] = held
-        return tokens, np.arange(self.context + 1) < len(held)
+        tokens[: len(own)] = own
+        return tokens, np.arange(self.context + 1) < len(own)
 
     def _order(self, numbers: np.ndarray[tuple[int], np.dtype[np.int64]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         epochs, within = np.divmod(numbers, self.sequences)
@@ -150,12 +140,12 @@ class Batches:
 
 
 def _packed(split: Split, context: int) -> npt.NDArray[np.int64]:
-    """Where sequences of whole documents begin, and where the last one ends."""
+    """First token of each sequence of whole documents, and the end of the last one."""
     ends = split.ends
     longest = int(np.diff(ends, prepend=0).max())
     if longest > context + 1:
         raise DataError(
-            f"{split.name} has a document of {longest} tokens, and whole documents must fit in a context; "
+            f"{split.name} has a document of {longest} tokens, but whole documents must fit in the context; "
             f"use a context of {longest - 1} or more, shorter documents, or rows of the stream"
         )
     starts = [0]
@@ -165,12 +155,12 @@ def _packed(split: Split, context: int) -> npt.NDArray[np.int64]:
 
 
 def rows_of(step: int, batch_size: int, part: int, parts: int) -> range:
-    """Numbers in the endless order that one part of a step reads."""
+    """Positions in the endless order that one part of a step reads."""
     if step < 0:
         raise RangeError(f"steps are counted from 0, got {step}")
     if parts < 1 or batch_size % parts:
         raise RangeError(
-            f"a batch of {batch_size} sequences cannot be divided in {parts} equal parts; change one of them"
+            f"a batch of {batch_size} sequences cannot be divided into {parts} equal parts; change one of them"
         )
     if not 0 <= part < parts:
         raise RangeError(f"part must be from 0 to {parts - 1}, got {part}")

@@ -1,8 +1,8 @@
-"""Local files as documents: .txt .md .py and other plain text, .jsonl, .parquet, and any of the first kinds in .gz.
+"""Documents from local files: .txt, .md, .py and other plain text, .jsonl, .parquet; text and .jsonl also in .gz.
 
-A line of .jsonl and a row of .parquet is a document (its `text` field). So is a text file, unless there are few files
-or long ones: then each is cut at blank lines, so that a validation set of whole documents exists and no document
-has to fit in memory twice.
+A line of .jsonl and a row of .parquet is a document (its `text` field). A text file is a document too, unless it is
+long or there are few files: then it is cut at blank lines, so that there are enough documents for a validation set
+and no document has to fit in memory twice.
 """
 
 import gzip
@@ -13,27 +13,28 @@ from io import BufferedIOBase, BufferedReader
 from pathlib import Path
 from typing import Any
 
-from keysift.core import jsons
+from keysift.core import safe_json
 from keysift.core.errors import DataError, UnsupportedError
+from keysift.data.documents import Document, text_of
 from keysift.data.paths import find, kind_of
-from keysift.data.sources import Document, text_of
 
 FEW = 20
 SHORTEST, LONGEST = 2**7, 2**24  # bytes of a section
-MOST_UNPACKED, FREE_UNPACKED = 200, 2**26  # times the bytes of a .gz that were read, and what is allowed anyway
+MAX_RATIO = 200  # of unpacked to packed bytes
+FREE_UNPACKED = 2**26  # unpacked bytes that are always allowed
 _PIECE = 2**20
 
 
 class LocalFiles:
-    """The files a path, a folder or a glob names, in order of their names."""
+    """The files of a path, a folder or a glob, sorted by name."""
 
     def __init__(self, spec: str, known: list[str] | None = None) -> None:
         self.name = spec
-        self.paths, left_out = find(spec, known or [])
+        self.paths, skipped = find(spec, known or [])
         self.sizes = [path.stat().st_size for path in self.paths]
         self.size = sum(self.sizes)
         self.position = 0
-        self.notes = [f"left out {path}: it is compressed, and not text" for path in left_out]
+        self.notes = [f"skipped {path}: it is compressed and not text" for path in skipped]
 
     def identity(self) -> dict[str, Any]:
         stamps = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in self.paths]
@@ -41,9 +42,9 @@ class LocalFiles:
 
     @property
     def section(self) -> int:
-        """Length in bytes from which a text file is cut: a twentieth of few files, at most 16 MiB."""
-        wanted = self.size // FEW if len(self.paths) < FEW else LONGEST
-        return min(max(wanted, SHORTEST), LONGEST)
+        """Bytes per section of a text file: a twentieth of the text if there are few files, at most 16 MiB."""
+        size = self.size // FEW if len(self.paths) < FEW else LONGEST
+        return min(max(size, SHORTEST), LONGEST)
 
     def documents(self) -> Iterator[Document]:
         begins = 0
@@ -52,14 +53,14 @@ class LocalFiles:
                 for document, position in _read(path, self.section):
                     self.position = begins + position
                     yield document
-            except (OSError, EOFError, zlib.error) as error:  # gzip reports damage by all three
+            except (OSError, EOFError, zlib.error) as error:  # gzip raises all three for damaged files
                 raise DataError(f"{path} cannot be read ({error}); repair it or leave it out") from error
             begins += size
             self.position = begins
 
 
 def _read(path: Path, section: int) -> Iterator[tuple[Document, int]]:
-    """Documents, and how many bytes of the file had been read when each was whole."""
+    """Documents, each with the number of bytes of the file read so far."""
     kind = kind_of(path)
     if kind == ".parquet":
         yield from _parquet(path)
@@ -74,38 +75,41 @@ def _read(path: Path, section: int) -> Iterator[tuple[Document, int]]:
 
 
 def _refuse_bomb(path: Path, unpacked: int, packed: int, *, whole: bool = False) -> None:
-    """Text packs ten to one, a bomb a thousand to one. `packed` is what was read, or if `whole` the file's size."""
-    if unpacked > max(MOST_UNPACKED * packed, FREE_UNPACKED):
+    """Raise DataError for a decompression bomb: text packs ten to one, a bomb a thousand to one.
+
+    `packed` is the number of bytes read so far, or the size of the file if `whole` is set.
+    """
+    if unpacked > max(MAX_RATIO * packed, FREE_UNPACKED):
         much = f"its {packed:,} bytes unpack to at least" if whole else f"its first {packed:,} bytes unpack to"
         raise DataError(
-            f"{path}: {much} {unpacked:,}, more than {MOST_UNPACKED} times as much; if that is right, unpack it first"
+            f"{path}: {much} {unpacked:,}, more than {MAX_RATIO} times as much; if that is intended, unpack it first"
         )
 
 
 class _Unpacked(gzip.GzipFile):
-    """A .gz that is refused where what was read of it has become absurdly much longer."""
+    """A .gz file that raises DataError if it unpacks to far too much data."""
 
     def __init__(self, path: Path, raw: BufferedReader) -> None:
         super().__init__(fileobj=raw, mode="rb")
         self._path, self._packed = path, raw
 
     def read_ahead(self) -> None:
-        """Meet a bomb before any of it is handed on: tokenising takes a hundred times as long as unpacking."""
+        """Detect a bomb before any text is returned: tokenizing takes a hundred times as long as unpacking."""
         while self.tell() <= FREE_UNPACKED and self.read(_PIECE):
             pass
         self.seek(0)
 
-    def _watched(self, data: bytes) -> bytes:
+    def _checked(self, data: bytes) -> bytes:
         _refuse_bomb(self._path, self.tell(), self._packed.tell())
         return data
 
     def read(self, size: int | None = -1) -> bytes:
-        return self._watched(super().read(size))
+        return self._checked(super().read(size))
 
     def readline(self, size: int | None = -1) -> bytes:
-        # In pieces: a line may be all there is.
+        # In pieces: a file may consist of one line.
         line = b""
-        while piece := self._watched(super().readline(_PIECE)):
+        while piece := self._checked(super().readline(_PIECE)):
             line += piece
             if line.endswith(b"\n"):
                 break
@@ -123,13 +127,13 @@ def _text(path: Path, file: BufferedIOBase, section: int) -> Iterator[Document]:
 
 
 def _cut(data: bytes, section: int) -> int:
-    """After the last blank line, else line, else character of the first `section` bytes."""
+    """Position after the last blank line, else line, else character within the first `section` bytes."""
     for mark in (b"\n\n", b"\n"):
         at = data.rfind(mark, section // 2, section)
         if at >= 0:
             return at + len(mark)
     at = section
-    while at > section - 4 and data[at] & 0xC0 == 0x80:  # a byte inside a character of UTF-8
+    while at > section - 4 and data[at] & 0xC0 == 0x80:  # a continuation byte of UTF-8
         at -= 1
     return at
 
@@ -149,9 +153,9 @@ def _jsonl(path: Path, file: BufferedIOBase) -> Iterator[Document]:
         if not line.strip():
             continue
         try:
-            row = jsons.loads(line)
+            row = safe_json.loads(line)
         except ValueError as error:
-            raise DataError(f"{path} line {number} is not JSON ({error}); write one object a line") from error
+            raise DataError(f"{path} line {number} is not JSON ({error}); write one object per line") from error
         yield Document(f"{path}:{number}", text_of(row, f"{path} line {number}"))
 
 
@@ -170,15 +174,15 @@ def _parquet(path: Path) -> Iterator[tuple[Document, int]]:
         kind = schema.field("text").type
         kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
         if kind not in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view()):
-            raise DataError(f"{path} has {kind} in its column 'text', which must be string; write it anew")
-        # As a dictionary a text that is repeated is held once: a few bytes can stand for a million long rows.
+            raise DataError(f"{path} has {kind} in its column 'text', which must be string; convert the column")
+        # A dictionary column stores a repeated text once: a few bytes can stand for a million long rows.
         file = parquet.ParquetFile(path, read_dictionary=["text"])
         rows, groups = max(file.metadata.num_rows, 1), range(file.metadata.num_row_groups)
         _refuse_bomb(path, sum(file.metadata.row_group(group).total_byte_size for group in groups), size, whole=True)
         for group in groups:
-            # Counted before any of it is handed on, as in read_ahead.
+            # Counted before any text is returned, as in read_ahead.
             for batch in file.iter_batches(row_groups=[group], columns=["text"]):
-                unpacked += _letters(batch.column(0))
+                unpacked += _text_bytes(batch.column(0))
                 _refuse_bomb(path, unpacked, size, whole=True)
             for batch in file.iter_batches(batch_size=1024, row_groups=[group], columns=["text"]):
                 for value in batch.column(0):
@@ -186,11 +190,11 @@ def _parquet(path: Path) -> Iterator[tuple[Document, int]]:
                     number += 1
                     yield Document(f"{path}:{number - 1}", text), size * number // rows
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
-        raise DataError(f"{path} is not a parquet file ({error}); write it anew") from error
+        raise DataError(f"{path} is not a parquet file ({error}); write it again") from error
 
 
-def _letters(column: Any) -> int:
-    """Bytes of all texts of a column, without making them."""
+def _text_bytes(column: Any) -> int:
+    """Bytes of all texts in a column, computed without materialising them."""
     import pyarrow
     from pyarrow import compute
 

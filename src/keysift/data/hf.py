@@ -1,15 +1,15 @@
-"""Hugging Face datasets as documents: `hf:NAME`, `hf:NAME:CONFIG`, `hf:NAME:CONFIG:SPLIT`."""
+"""Documents from Hugging Face datasets: `hf:NAME`, `hf:NAME:CONFIG`, `hf:NAME:CONFIG:SPLIT`."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
 from keysift.core.errors import DataError, UnsupportedError
-from keysift.data.sources import Document, text_of
+from keysift.data.documents import Document, text_of
 
 
 class HuggingFace:
-    """One split of a dataset, streamed. It is known by its name: a dataset that changed upstream is not noticed."""
+    """A split of a dataset, streamed and identified by its name: changes upstream are not noticed."""
 
     size = position = None
     notes = ()
@@ -27,11 +27,11 @@ class HuggingFace:
         return {"source": "hf", "path": self.path, "config": self.config, "split": self.split}
 
     def documents(self) -> Iterator[Document]:
-        import datasets  # an extra, and slow to load
+        import datasets  # an optional extra that is slow to import
 
         try:
             rows = datasets.load_dataset(self.path, self.config, split=self.split, streaming=True)
-        except Exception as error:  # network, names and formats fail each in its own class
+        except Exception as error:  # network, names and formats raise many different exceptions
             raise DataError(f"{self.name} cannot be loaded: {type(error).__name__}: {error}") from error
         for number, row in enumerate(rows):
             yield Document(f"{self.name}/{number}", text_of(row, f"{self.name} row {number}"))

@@ -1,7 +1,8 @@
-"""A seeded permutation of 0 .. n - 1 that is computed, not stored: a Feistel network that walks back into range.
+"""A seeded permutation of 0 .. n - 1, computed without a table by a Feistel network with cycle walking.
 
-Halves (L, R) of the number's bits, each round (L, R) -> (R, L xor f(R)): undone by running it backwards, whatever f
-is, so it permutes [0, 4^h). A result beyond n - 1 is sent through again until it is below; that permutes [0, n).
+The bits of a number are split into halves (L, R). Each round maps (L, R) to (R, L xor f(R)), which is invertible for
+any f, so the network permutes [0, 4^h). A result of n or more is mapped again until it is below n, which permutes
+[0, n).
 """
 
 import hashlib
@@ -10,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 _ROUNDS = 6
-# splitmix64's multipliers: every bit of the input moves about half the bits of the output.
+# Multipliers of splitmix64: every input bit changes about half of the output bits.
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 def permute(numbers: npt.NDArray[np.int64], n: int, key: str) -> npt.NDArray[np.int64]:
-    """Where each of `numbers` (all in [0, n)) goes."""
+    """The images of `numbers`, all in [0, n), under the permutation of `key`."""
     half = np.uint64(max(1, ((n - 1).bit_length() + 1) // 2))
     digest = hashlib.sha512(key.encode()).digest()
     keys = np.frombuffer(digest, "<u8")[:_ROUNDS]

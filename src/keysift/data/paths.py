@@ -1,4 +1,4 @@
-"""Which files a path, a folder or a glob names, each once: links may lead in circles, and not every .gz holds text."""
+"""Find the text files of a path, a folder or a glob, each once. Handles link cycles and .gz files without text."""
 
 import glob
 import gzip
@@ -15,28 +15,28 @@ IN_FOLDERS = (*_TEXT, ".jsonl", ".parquet")
 
 
 def find(spec: str, known: list[str]) -> tuple[list[Path], list[Path]]:
-    """The files, and those of a folder that were left out because they are not text."""
+    """The text files, and the files of a folder that were skipped because they are not text."""
     path = Path(spec).expanduser()
     if path.is_dir():
-        found = sorted(_inside(path))
-        left_out = [file for file in found if not _is_text(file)]
-        inside = [file for file in found if file not in set(left_out)]
+        files = sorted(_inside(path))
+        skipped = [file for file in files if not _is_text(file)]
+        inside = [file for file in files if file not in set(skipped)]
         if not inside:
             raise DataError(f"folder {path} holds no text; looked for {' '.join(IN_FOLDERS)}, also in .gz")
-        return inside, left_out
+        return inside, skipped
     if path.is_file():
         return [path], []
-    found = sorted(_each_once(file for file in _matching(path) if file.is_file()))
-    if not found:
+    files = sorted(_unique(file for file in _matching(path) if file.is_file()))
+    if not files:
         raise DataError(
             f"no file matches {spec!r}; {nearest(spec, known)}"
             f"give a path, a glob in quotes, or one of {', '.join(known)}"
         )
-    return found, []
+    return files, []
 
 
 def _matching(pattern: Path) -> Iterator[Path]:
-    """Like the shell: * skips hidden names, ** goes down folders and follows no link, so it ends."""
+    """Glob like the shell: * skips hidden names, ** follows no links, so it terminates."""
     fixed = list(takewhile(lambda part: not glob.has_magic(part), pattern.parts))
     rest = pattern.parts[len(fixed) :]
     if not rest:
@@ -48,17 +48,17 @@ def _matching(pattern: Path) -> Iterator[Path]:
 
 
 def _inside(folder: Path) -> Iterator[Path]:
-    """Files with a suffix of text; hidden folders, runs and built corpora hold none that somebody wrote."""
-    return _each_once(_walk(folder))
+    """Files with a text suffix, outside of hidden folders, runs and built corpora."""
+    return _unique(_walk(folder))
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    # Links come last, so that what can be reached without one has its own name.
+    # Follow links last, so that a file reachable without a link keeps its own name.
     folders, links, seen = [folder], list[Path](), set()
     while folders or links:
         here = folders.pop() if folders else links.pop(0)
         number = here.stat().st_dev, here.stat().st_ino
-        if number in seen:  # a link back up
+        if number in seen:  # a link to a parent folder
             continue
         seen.add(number)
         for path in sorted(here.iterdir()):
@@ -71,8 +71,8 @@ def _walk(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _each_once(paths: Iterable[Path]) -> Iterator[Path]:
-    """A file that several links lead to is one file, by its first name."""
+def _unique(paths: Iterable[Path]) -> Iterator[Path]:
+    """Each file once, under the first of its names."""
     seen = set()
     for path in sorted(paths):
         number = path.stat().st_dev, path.stat().st_ino
@@ -82,19 +82,19 @@ def _each_once(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def _is_text(path: Path) -> bool:
-    """Whether a .gz whose name does not say what is in it begins like text; other names are taken at their word."""
+    """Whether a .gz without an inner suffix starts like text; other suffixes are trusted."""
     if path.suffix.lower() != ".gz" or Path(path.stem).suffix.lower() in IN_FOLDERS:
         return True
     try:
         with gzip.open(path) as file:
-            begins = file.read(4096)
+            head = file.read(4096)
     except (OSError, EOFError, zlib.error):
         return False
     try:
-        begins[:-4].decode() if len(begins) == 4096 else begins.decode()
+        head[:-4].decode() if len(head) == 4096 else head.decode()
     except UnicodeDecodeError as error:
-        return error.start > len(begins) - 8  # a character that was cut
-    return b"\0" not in begins
+        return error.start > len(head) - 8  # a character cut at the end
+    return b"\0" not in head
 
 
 def kind_of(path: Path) -> str:

@@ -1,9 +1,8 @@
-"""Tokenising in several processes, results in order.
+"""Tokenize in several processes, with results in order.
 
-A worker is a fresh interpreter that reads pickled chunks from its standard input and writes arrays to its standard
-output. Unlike multiprocessing it neither forks a process with running threads nor imports the caller's script again,
-so it works from a notebook and from a script without a __main__ guard. When the parent dies its pipes close, and
-the workers end.
+A worker is a new interpreter that reads pickled chunks from stdin and writes arrays to stdout. Unlike multiprocessing,
+it neither forks a process with running threads nor imports the caller's script, so it works in a notebook and in a
+script without a __main__ guard. When the parent dies, its pipes close and the workers exit.
 """
 
 import os
@@ -18,13 +17,13 @@ from contextlib import suppress
 from queue import SimpleQueue
 
 from keysift.core.errors import DataError
-from keysift.data.tokenizer import Ids, Tokenizer
+from keysift.data.tokenizers.base import Ids, Tokenizer
 
 _COMMAND = "from keysift.data.workers import work; work()"
 
 
 def encode_chunks(tokenizer: Tokenizer, chunks: Iterable[list[str]], workers: int) -> Iterator[list[Ids]]:
-    """The ids of every text of every chunk, in order. Processes start with the second chunk; one worker needs none."""
+    """Token ids of every text of every chunk, in order. Starts no process for one worker or a single chunk."""
     chunks = iter(chunks)
     first = next(chunks, None)
     if first is None:
@@ -47,14 +46,14 @@ def _chain(first: list[str], rest: Iterator[list[str]]) -> Iterator[list[str]]:
 class _Pool:
     def __init__(self, tokenizer: Tokenizer, workers: int) -> None:
         try:
-            told = pickle.dumps(tokenizer)
-        except Exception as error:  # pickle, and what objects do when pickled, fail each in its own class
+            pickled = pickle.dumps(tokenizer)
+        except Exception as error:  # objects may raise any exception when they are pickled
             raise DataError(f"{tokenizer.name} cannot be sent to other processes ({error}); pass workers=1") from error
-        # Each process is one worker, so the Rust side must not start a pool of threads in each.
+        # One process per worker, so the Rust library must not start a thread pool in each.
         env = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
         self._name = tokenizer.name
         self._processes = [
-            # -P: nothing is imported from the working folder, where a numpy.py may lie beside the user's text.
+            # -P: import nothing from the working directory, where a numpy.py may lie beside the user's text.
             subprocess.Popen(
                 [sys.executable, "-P", "-c", _COMMAND], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env
             )
@@ -63,7 +62,7 @@ class _Pool:
         self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
         self._threads = ThreadPoolExecutor(workers)
         for process in self._processes:
-            self._threads.submit(self._greet, process, told)
+            self._threads.submit(self._send_tokenizer, process, pickled)
 
     def __enter__(self) -> "_Pool":
         return self
@@ -75,16 +74,16 @@ class _Pool:
         for process in self._processes:
             process.communicate()
 
-    def _greet(self, process: subprocess.Popen[bytes], told: bytes) -> None:
-        with suppress(OSError):  # a worker that died is found out by the first chunk it gets
-            _send(process, told)
+    def _send_tokenizer(self, process: subprocess.Popen[bytes], pickled: bytes) -> None:
+        with suppress(OSError):  # a dead worker is detected with its first chunk
+            _send(process, pickled)
         self._idle.put(process)
 
     def map(self, chunks: Iterator[list[str]]) -> Iterator[list[Ids]]:
         waiting: deque[Future[list[Ids]]] = deque()
         for chunk in chunks:
             waiting.append(self._threads.submit(self._encode, chunk))
-            if len(waiting) > 2 * len(self._processes):  # so many chunks are in memory, and no more
+            if len(waiting) > 2 * len(self._processes):  # limits the number of chunks in memory
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
@@ -97,7 +96,7 @@ class _Pool:
             ids: list[Ids] = pickle.load(process.stdout)
         except (OSError, EOFError) as error:
             raise DataError(
-                f"a process tokenising with {self._name} died (exit code {process.wait(10)}); "
+                f"a process that tokenizes with {self._name} died (exit code {process.wait(10)}); "
                 f"its own message is above; try workers=1"
             ) from error
         finally:
@@ -112,10 +111,10 @@ def _send(process: subprocess.Popen[bytes], message: bytes) -> None:
 
 
 def work() -> None:
-    """What a worker process runs."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends its workers
+    """Main loop of a worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches the parent, which stops its workers
     out = sys.stdout.buffer
-    sys.stdout = sys.stderr  # what a tokenizer prints must not mix with the arrays
+    sys.stdout = sys.stderr  # text printed by a tokenizer must not mix with the arrays
     tokenizer: Tokenizer = pickle.load(sys.stdin.buffer)
     while True:
         try:

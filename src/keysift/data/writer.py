@@ -1,4 +1,4 @@
-"""The files of a corpus: shards hashed as they are written, in a folder that is whole or not there."""
+"""Write the files of a corpus: shards that are hashed while they are written, in a folder that appears atomically."""
 
 import hashlib
 from collections.abc import Iterator
@@ -8,53 +8,53 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keysift.core.disk import whole_folder
+from keysift.core.disk import atomic_folder
 from keysift.core.errors import DataError
-from keysift.data.corpus import DOCUMENTS, FORMAT, ROW, File, Index
-from keysift.data.sources import Source
-from keysift.data.tokenizer import Ids, Tokenizer, id_type
+from keysift.data.corpus import DOCUMENTS, FORMAT, ROW, File, Index, shard_name
+from keysift.data.documents import Source
+from keysift.data.tokenizers.base import Ids, Tokenizer, id_type
 
 
-class Fact(NamedTuple):
-    """What is kept of a document besides its tokens: bytes of text, and a hash of them that decides its split."""
+class DocumentInfo(NamedTuple):
+    """Bytes of text of a document, and a hash of the text that decides its split."""
 
     size: int
     digest: int
 
 
 class Writer:
-    """Shards of `shard_tokens` each, hashed as they are written; a document may span two."""
+    """Writes shards of `shard_tokens` tokens; a document may span two."""
 
     def __init__(self, folder: Path, tokenizer: Tokenizer, shard_tokens: int) -> None:
         self._folder = folder
         self._tokenizer = tokenizer
         self._shard_tokens = shard_tokens
         self._dtype = np.dtype(id_type(tokenizer.vocab_size)).newbyteorder("<")
-        self._begin = np.array(tokenizer.begin, self._dtype)
+        self._begin = np.array(tokenizer.prefix_ids, self._dtype)
         self._end = np.array([tokenizer.end_id], self._dtype)
-        self._shards: list[_Hashed] = []
-        self._room = 0
-        self._documents = _Hashed(folder / DOCUMENTS)
+        self._shards: list[_HashedFile] = []
+        self._free = 0
+        self._documents = _HashedFile(folder / DOCUMENTS)
         self._tokens = self._count = self._text_bytes = 0
 
-    def add(self, fact: Fact, ids: Ids) -> None:
+    def add(self, info: DocumentInfo, ids: Ids) -> None:
         for part in (self._begin, ids, self._end):
             self._append(part.astype(self._dtype, copy=False))
-        self._documents.write(np.array([(self._tokens, fact.size, fact.digest)], ROW).tobytes())
+        self._documents.write(np.array([(self._tokens, info.size, info.digest)], ROW).tobytes())
         self._count += 1
-        self._text_bytes += fact.size
+        self._text_bytes += info.size
 
     def _append(self, ids: Ids) -> None:
         self._tokens += len(ids)
         while len(ids):
-            if not self._room:
+            if not self._free:
                 if self._shards:
                     self._shards[-1].close()
-                self._shards.append(_Hashed(self._folder / f"shard-{len(self._shards):05d}.bin"))
-                self._room = self._shard_tokens
-            here, ids = ids[: self._room], ids[self._room :]
+                self._shards.append(_HashedFile(self._folder / shard_name(len(self._shards))))
+                self._free = self._shard_tokens
+            here, ids = ids[: self._free], ids[self._free :]
             self._shards[-1].write(np.ascontiguousarray(here).data)
-            self._room -= len(here)
+            self._free -= len(here)
 
     def close(self) -> None:
         for file in (self._documents, *self._shards):
@@ -62,7 +62,7 @@ class Writer:
 
     def finish(self, source: Source, key: str) -> Index:
         if not self._count:
-            raise DataError(f"{source.name} holds no text at all; point at files with something in them")
+            raise DataError(f"{source.name} holds no text; choose files that are not empty")
         self.close()
         return Index(
             format=FORMAT,
@@ -77,12 +77,12 @@ class Writer:
             documents=self._count,
             text_bytes=self._text_bytes,
             shard_tokens=self._shard_tokens,
-            files=tuple(file.told() for file in (self._documents, *self._shards)),
+            files=tuple(file.entry() for file in (self._documents, *self._shards)),
         )
 
 
-class _Hashed:
-    """A file that knows the sha256 of what was written to it."""
+class _HashedFile:
+    """A file that computes its sha256 while it is written."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -98,18 +98,18 @@ class _Hashed:
     def close(self) -> None:
         self._file.close()
 
-    def told(self) -> File:
+    def entry(self) -> File:
         return File(name=self._path.name, size=self._size, sha256=self._hash.hexdigest())
 
 
 @contextmanager
-def fresh(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that takes its name when it is whole, and is gone otherwise."""
+def atomic_corpus(out: Path) -> Iterator[Path]:
+    """A temporary folder that is renamed to `out` when the block ends, and removed if it fails."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with whole_folder(out) as folder:
+        with atomic_folder(out) as folder:
             yield folder
     except OSError as error:
         raise DataError(
-            f"{out} cannot be written ({error}); nothing was left behind, make room or choose another folder"
+            f"{out} cannot be written ({error}); nothing was left behind, free some space or choose another folder"
         ) from error

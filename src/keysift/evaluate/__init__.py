@@ -1,1 +1,1 @@
-"""Experiments and their records. Records are plain data, free of torch, so pages and scripts can read them anywhere."""
+"""How good is a model? Loss, loss by position, retrieval and windows, each measured by one function into one record."""

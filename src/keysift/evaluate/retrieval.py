@@ -1,115 +1,164 @@
-"""Retrieval: does the model find one key among many, at every context length and depth?
+"""Retrieval accuracy by context length and depth: does the model find one key among many?
 
-A task gives rows of tokens with targets; a row counts as right if every target of it is predicted. Predicting each
-token of an answer given the ones before it is the same as writing the answer greedily: one reading of the row decides.
+A task provides rows of tokens with targets. A row is correct if every target in it is predicted. Predicting each token
+of an answer from the correct tokens before it is equivalent to greedy decoding, so one forward pass is enough.
 
 Letters: B rows, T tokens.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from keysift.core.config import to_dict
 from keysift.core.errors import RangeError
 from keysift.data.batches import IGNORE
-from keysift.evaluate.measured import AS_TRAINED, Cell
-from keysift.evaluate.reading import read
-from keysift.models.language import LanguageModel
+from keysift.evaluate.cell_log import CellLog
+from keysift.evaluate.measured_model import MeasuredModel
+from keysift.evaluate.memory import BATCH_TOKENS, check_memory
+from keysift.evaluate.retrieval_tasks import Task, find_task
+from keysift.evaluate.scoring import score_targets
+from keysift.models.language_model import LanguageModel
 from keysift.nn.inference import Inference
+from keysift.records.evaluation import AS_TRAINED, WINDOWS_EXPANDED, Cell, Retrieval, rope_setting
+from keysift.runs import machine
 
 Array = npt.NDArray[np.int64]
 
 
-class Task(Protocol):
-    """`row` depends on its arguments alone, so a grid can be resumed cell by cell."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def chance(self) -> float: ...
-    def row(self, number: int, *, length: int, depth: float) -> tuple[Array, Array]: ...
-
-
-def settings_of(rope_factors: Iterable[float] = (), *, expand_windows: bool | int = False) -> dict[str, Inference]:
-    """Ways to run a model beyond its training length, by name; the first is the model as it was trained."""
-    found = {AS_TRAINED: Inference()}
+def inference_settings(
+    rope_factors: Iterable[float] = (), *, expand_windows: bool | int = False
+) -> dict[str, Inference]:
+    """Settings for running a model beyond its training length, by name. The first is the model as trained."""
+    settings = {AS_TRAINED: Inference()}
     if expand_windows:
-        found["windows expanded"] = Inference(expand_windows=expand_windows)
+        settings[WINDOWS_EXPANDED] = Inference(expand_windows=expand_windows)
     for factor in rope_factors:
         if factor != 1:
-            found[f"RoPE x{factor:g}"] = Inference(rope_factor=factor)
-    return found
+            settings[rope_setting(factor)] = Inference(rope_factor=factor)
+    return settings
 
 
-def grid(
+def measure_retrieval(
+    measured: MeasuredModel,
+    task: str,
+    *,
+    lengths: Sequence[int],
+    depths: Sequence[float],
+    settings: Mapping[str, Inference],
+    instances: int,
+    seed: int,
+    log_folder: Path | None = None,
+    command: str = "",
+    on_cell: Callable[[Cell], None] = lambda cell: None,
+) -> Retrieval:
+    """Measure the accuracy on the named task at each length, depth and setting.
+
+    Finished cells are logged in `log_folder`; a later call with the same model and seed reads them from there.
+    """
+    start = time.monotonic()
+    opened_task = find_task(task, measured.tokenizer, seed=seed, trained_on=measured.trained_on)
+    check_memory(measured.model, lengths, settings.values())
+    log = CellLog(log_folder, task, {"subject": to_dict(measured.subject), "seed": seed})
+
+    def finish(cell: Cell) -> None:
+        log.add(cell)
+        on_cell(cell)
+
+    cells = accuracy_grid(
+        measured.model,
+        opened_task,
+        lengths=lengths,
+        depths=depths,
+        settings=settings,
+        instances=instances,
+        finished=log.cells(),
+        on_cell=finish,
+    )
+    return Retrieval(
+        subject=measured.subject,
+        task=task,
+        chance=opened_task.chance,
+        cells=tuple(cells),
+        made=machine.record_provenance(command, start),
+    )
+
+
+def accuracy_grid(
     model: LanguageModel,
     task: Task,
     *,
     lengths: Iterable[int],
     depths: Iterable[float],
-    settings: dict[str, Inference],
+    settings: Mapping[str, Inference],
     instances: int,
-    batch_tokens: int = 2**16,
-    done: Iterable[Cell] = (),
+    batch_tokens: int = BATCH_TOKENS,
+    finished: Iterable[Cell] = (),
     on_cell: Callable[[Cell], None] = lambda cell: None,
 ) -> list[Cell]:
-    """One cell for each length, depth and setting; `done` are cells that need not be read again."""
+    """Measure one cell for each length, depth and setting, except the cells in `finished`.
+
+    `on_cell` is called with each new cell.
+    """
     if instances < 1:
         raise RangeError(f"a cell needs at least one instance, got {instances}")
-    known = {(cell.length, cell.depth, cell.setting): cell for cell in done if cell.asked == instances}
+    finished_cells = {(cell.length, cell.depth, cell.setting): cell for cell in finished if cell.asked == instances}
     cells = []
     for length in lengths:
         for depth in depths:
             for setting, inference in settings.items():
-                cell = known.get((length, depth, setting))
+                cell = finished_cells.get((length, depth, setting))
                 if cell is None:
-                    right = _right(model, task, length, depth, inference, instances, max(1, batch_tokens // length))
-                    cell = Cell(length=length, depth=depth, setting=setting, right=right, asked=instances)
+                    rows = [task.row(number, length=length, depth=depth) for number in range(instances)]
+                    correct = _correct_rows(model, rows, inference, max(1, batch_tokens // length))
+                    cell = Cell(length=length, depth=depth, setting=setting, right=correct, asked=instances)
                     on_cell(cell)
                 cells.append(cell)
     return cells
 
 
-def answers(
+def count_correct_targets(
     model: LanguageModel,
     rows: Sequence[tuple[Array, Array]],
     *,
     inference: Inference | None = None,
-    batch_tokens: int = 2**16,
+    batch_tokens: int = BATCH_TOKENS,
 ) -> tuple[int, int]:
-    """How many targets are predicted and how many there are, where a row asks several questions of one token."""
-    right = asked = 0
-    batch = max(1, batch_tokens // len(rows[0][0]))
-    for first in range(0, len(rows), batch):
-        tokens, targets, keep = _left_padded(list(rows[first : first + batch]))
-        found = read(model, tokens, targets, keep_BT=keep, inference=inference)
-        right += int(((found.predicted_BT == targets) & (targets != IGNORE)).sum())
-        asked += int((targets != IGNORE).sum())
-    return right, asked
+    """Count correctly predicted targets and all targets, for rows with several answers of one token each."""
+    correct = total = 0
+    for tokens, targets, keep in _batches(rows, max(1, batch_tokens // len(rows[0][0]))):
+        predicted = score_targets(model, tokens, targets, keep_BT=keep, inference=inference).predicted_BT
+        correct += int(((predicted == targets) & (targets != IGNORE)).sum())
+        total += int((targets != IGNORE).sum())
+    return correct, total
 
 
-def _right(
-    model: LanguageModel, task: Task, length: int, depth: float, inference: Inference, instances: int, batch: int
+def _correct_rows(
+    model: LanguageModel, rows: Sequence[tuple[Array, Array]], inference: Inference, batch_size: int
 ) -> int:
-    right = 0
-    for first in range(0, instances, batch):
-        rows = [task.row(n, length=length, depth=depth) for n in range(first, min(first + batch, instances))]
-        tokens, targets, keep = _left_padded(rows)
-        found = read(model, tokens, targets, keep_BT=keep, inference=inference)
-        right += int(((found.predicted_BT == targets) | (targets == IGNORE)).all(1).sum())
-    return right
+    correct = 0
+    for tokens, targets, keep in _batches(rows, batch_size):
+        predicted = score_targets(model, tokens, targets, keep_BT=keep, inference=inference).predicted_BT
+        correct += int(((predicted == targets) | (targets == IGNORE)).all(1).sum())
+    return correct
 
 
-def _left_padded(rows: list[tuple[Array, Array]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    longest = max(len(tokens) for tokens, _ in rows)
+def _batches(
+    rows: Sequence[tuple[Array, Array]], batch_size: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Tokens, targets and keep of each batch, padded on the left."""
+    for first in range(0, len(rows), batch_size):
+        batch = rows[first : first + batch_size]
+        longest = max(len(tokens) for tokens, _ in batch)
+        tokens = _left_padded([tokens for tokens, _ in batch], longest, 0)
+        targets = _left_padded([targets for _, targets in batch], longest, IGNORE)
+        keep = torch.stack([torch.arange(longest) >= longest - len(tokens) for tokens, _ in batch])
+        yield tokens, targets, keep
 
-    def padded(parts: Iterator[Array], fill: int) -> torch.Tensor:
-        return torch.from_numpy(
-            np.stack([np.pad(part, (longest - len(part), 0), constant_values=fill) for part in parts])
-        )
 
-    keep = torch.stack([torch.arange(longest) >= longest - len(tokens) for tokens, _ in rows])
-    return padded((tokens for tokens, _ in rows), 0), padded((targets for _, targets in rows), IGNORE), keep
+def _left_padded(rows: Sequence[Array], length: int, fill: int) -> torch.Tensor:
+    return torch.from_numpy(np.stack([np.pad(row, (length - len(row), 0), constant_values=fill) for row in rows]))

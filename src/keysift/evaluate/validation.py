@@ -1,17 +1,16 @@
-"""The loss of a batch, and of what is held out; the accuracy where targets are answers."""
+"""Validation loss and accuracy during training, divided among processes."""
 
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
-from keysift.data.batches import IGNORE, Batch
+from keysift.data.batches import Batch
+from keysift.models import losses
 
 
 class Processes(Protocol):
-    """Those who share the work; train's World is one."""
+    """The process group that shares the work, such as train's World."""
 
     @property
     def rank(self) -> int: ...
@@ -22,26 +21,15 @@ class Processes(Protocol):
     def sum(self, *numbers: float) -> list[float]: ...
 
 
-class Sums(NamedTuple):
-    """Over all targets of a batch; the caller divides by their number, because only the caller knows the whole batch.
-
-    loss    nats
-    right   answers predicted, None where targets are no answers
-    """
-
-    loss: Tensor
-    right: Tensor | None
-
-
-class Found(NamedTuple):
-    """For each target: nats, and the share of answers predicted."""
+class ValidationResult(NamedTuple):
+    """Mean loss per target in nats, and the accuracy; None if the targets are not answers of a task."""
 
     loss: float
     accuracy: float | None
 
 
-class HeldOut(Protocol):
-    """Batches by number that are the same each time."""
+class ValidationBatches(Protocol):
+    """A fixed list of batches, read by number."""
 
     @property
     def batch_size(self) -> int: ...
@@ -50,44 +38,29 @@ class HeldOut(Protocol):
     def batch(self, step: int) -> Batch: ...
 
 
-def summed(model: torch.nn.Module, batch: Batch) -> Sums:
-    logits_BTN = model(batch.inputs, positions=batch.positions)
-    logits, targets = logits_BTN.float().flatten(0, 1), batch.targets.flatten()
-    loss = F.cross_entropy(logits, targets, ignore_index=IGNORE, reduction="sum")
-    return Sums(loss, (logits.detach().argmax(-1) == targets).sum() if batch.answers else None)
-
-
-def summed_loss(model: torch.nn.Module, batch: Batch) -> Tensor:
-    return summed(model, batch).loss
-
-
-def targets(batch: Batch) -> int:
-    return int((batch.targets != IGNORE).sum())
-
-
 @torch.no_grad()
 def validate(
     model: torch.nn.Module,
-    batches: HeldOut,
+    batches: ValidationBatches,
     sequences: int,
     *,
     precision: AbstractContextManager[Any],
     processes: Processes,
-) -> Found:
-    """The sequences are the same each time, divided among the processes."""
+) -> ValidationResult:
+    """Loss and accuracy on the first `sequences` sequences. Leaves the model in training mode."""
     calls = -(-min(sequences, batches.sequences) // batches.batch_size)
-    total = right = answers = count = 0.0
+    total = correct = answers = count = 0.0
     model.eval()
     for start in range(0, calls, processes.size):
-        # Every process makes every call: sharded weights are gathered by all or by none.
+        # Every process makes every call: gathering sharded weights is a collective operation.
         number = start + processes.rank
         batch = batches.batch(number).to(processes.device)
         with precision:
-            found = summed(model, batch)
+            sums = losses.batch_loss(model, batch)
         if number < calls:
-            total, count = total + float(found.loss), count + targets(batch)
-            if found.right is not None:
-                right, answers = right + float(found.right), answers + targets(batch)
+            total, count = total + float(sums.loss), count + losses.count_targets(batch)
+            if sums.correct is not None:
+                correct, answers = correct + float(sums.correct), answers + losses.count_targets(batch)
     model.train()
-    total, right, answers, count = processes.sum(total, right, answers, count)
-    return Found(total / count, right / answers if answers else None)
+    total, correct, answers, count = processes.sum(total, correct, answers, count)
+    return ValidationResult(total / count, correct / answers if answers else None)

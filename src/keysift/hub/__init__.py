@@ -1,10 +1,10 @@
-"""Hugging Face: the only place that knows `transformers` (extra [hub]).
+"""Integration with Hugging Face transformers (extra [hub]); no other package imports `transformers`.
 
     import keysift.hub
-    model = AutoModelForCausalLM.from_pretrained("runs/first")         a keysift model, there
+    model = AutoModelForCausalLM.from_pretrained("runs/first")         # a keysift run
     model = AutoModelForCausalLM.from_pretrained("gpt2-like", attn_implementation="keysift_entmax15")
 
-Importing it makes keysift's models and mechanisms known to transformers.
+Importing keysift.hub registers keysift's models and mechanisms with transformers.
 """
 
 from keysift.core.errors import UnsupportedError
@@ -18,21 +18,30 @@ except ImportError as _missing:
 
 from keysift.hub.attention import register
 from keysift.hub.cache import WindowCache
-from keysift.hub.configuration import MultiscreenConfig, TransformerConfig
-from keysift.hub.modeling import MultiscreenForCausalLM, TransformerForCausalLM
-from keysift.mechanisms.lookup import everything
+from keysift.hub.models import (
+    MultiscreenConfig,
+    MultiscreenForCausalLM,
+    MultiscreenModel,
+    TransformerConfig,
+    TransformerForCausalLM,
+    TransformerModel,
+)
+from keysift.mechanisms.lookup import all_mechanisms
 
 for _model in (MultiscreenForCausalLM, TransformerForCausalLM):
     transformers.AutoConfig.register(_model.config_class.model_type, _model.config_class)
+    transformers.AutoModel.register(_model.config_class, _model.backbone_class)
     transformers.AutoModelForCausalLM.register(_model.config_class, _model)
-for _mechanism in everything():
+for _mechanism in all_mechanisms():
     register(_mechanism.name)
 
 __all__ = [
     "MultiscreenConfig",
     "MultiscreenForCausalLM",
+    "MultiscreenModel",
     "TransformerConfig",
     "TransformerForCausalLM",
+    "TransformerModel",
     "WindowCache",
     "register",
 ]

@@ -1,7 +1,7 @@
-"""keysift's mechanisms in other people's models: attn_implementation="keysift_entmax15".
+"""keysift's mechanisms as attention implementations of transformers: attn_implementation="keysift_entmax15".
 
-A mechanism is registered with transformers as an attention function and, under the same name, a mask function; without
-the second, left padding would be lost. It reads the model's own queries, keys and values.
+Each mechanism is registered as an attention function and, under the same name, as a mask function; without a mask
+function transformers would drop left padding. The mechanism gets the model's queries, keys and values.
 """
 
 import warnings
@@ -13,24 +13,24 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from keysift.core.errors import UnsupportedError
-from keysift.hub.probe import seen
+from keysift.hub.probe import visible_mask
 from keysift.kernels.attend import attend
 from keysift.mechanisms import find
 from keysift.mechanisms.spec import ASSUMED_CONTEXT, Mechanism, Site
 
 PREFIX = "keysift_"
-_REFUSED = ("softcap", "s_aux", "position_bias")
+_UNSUPPORTED = ("softcap", "s_aux", "position_bias")
 
 
 def register(name: str) -> str:
-    """Make a mechanism known to transformers; gives the name to pass as attn_implementation."""
-    known = f"{PREFIX}{name}"
-    AttentionInterface.register(known, _function(find(name)))
-    AttentionMaskInterface.register(known, AttentionMaskInterface()["sdpa"])
-    return known
+    """Register a mechanism with transformers; returns the name to pass as attn_implementation."""
+    registered = f"{PREFIX}{name}"
+    AttentionInterface.register(registered, _attention_function(find(name)))
+    AttentionMaskInterface.register(registered, AttentionMaskInterface()["sdpa"])
+    return registered
 
 
-def _function(mechanism: Mechanism) -> Callable[..., tuple[Tensor, None]]:
+def _attention_function(mechanism: Mechanism) -> Callable[..., tuple[Tensor, None]]:
     def attention(
         module: nn.Module,
         query: Tensor,
@@ -39,24 +39,24 @@ def _function(mechanism: Mechanism) -> Callable[..., tuple[Tensor, None]]:
         attention_mask: Tensor | None,
         scaling: float | None = None,
         dropout: float = 0.0,
-        **given: Any,
+        **options: Any,
     ) -> tuple[Tensor, None]:
-        asked = [name for name in _REFUSED if given.get(name) is not None]
-        if mechanism.maps > 1 or asked or (dropout and module.training):
-            why = (
-                f"it reads {mechanism.maps} maps for each head, which the model has no projections for"
+        unsupported = [name for name in _UNSUPPORTED if options.get(name) is not None]
+        if mechanism.maps > 1 or unsupported or (dropout and module.training):
+            reason = (
+                f"it needs {mechanism.maps} score maps per head, for which the model has no projections"
                 if mechanism.maps > 1
-                else f"it knows no {' and no '.join(asked or ['dropout'])}, which {type(module).__name__} asks for"
+                else f"it does not support {' and '.join(unsupported or ['dropout'])} of {type(module).__name__}"
             )
             raise UnsupportedError(
-                f"{mechanism.name} cannot take the place of this model's attention: {why}; choose another mechanism, "
+                f"{mechanism.name} cannot replace this model's attention: {reason}; choose another mechanism, "
                 f"or train a keysift Transformer with it"
             )
         learned = [scalar.name for scalar in mechanism.scalars if scalar.learned and scalar.follows is None]
         if learned and not module.training:
             warnings.warn(
-                f"{mechanism.name} learns {', '.join(learned)}, which this model was never trained with: they stand at "
-                f"their initial values",
+                f"{mechanism.name} learns {', '.join(learned)}, but this model was not trained with it; using the "
+                f"initial values",
                 stacklevel=2,
             )
         out = attend(
@@ -64,19 +64,19 @@ def _function(mechanism: Mechanism) -> Callable[..., tuple[Tensor, None]]:
             query,
             key,
             value,
-            keep=seen(attention_mask),
-            # With a mask, what is visible is in the mask: a window, padding, packed texts.
+            keep=visible_mask(attention_mask),
+            # A mask already contains causality, windows, padding and packed texts.
             causal=attention_mask is None and query.shape[2] > 1,
             scale=None if mechanism.cosine_scores or scaling is None else float(scaling),
-            scalars=_at_start(mechanism, module, query, value),
+            scalars=_initial_scalars(mechanism, module, query, value),
         )
         return out.transpose(1, 2).contiguous(), None
 
     return attention
 
 
-def _at_start(mechanism: Mechanism, module: nn.Module, query: Tensor, value: Tensor) -> dict[str, Tensor]:
-    """Initial values of all that is not computed from the tokens, for a layer of this model."""
+def _initial_scalars(mechanism: Mechanism, module: nn.Module, query: Tensor, value: Tensor) -> dict[str, Tensor]:
+    """Initial values of the scalars that are not computed from tokens, for a layer of this model."""
     config: Any = getattr(module, "config", None)
     site = Site(
         heads=query.shape[1],

@@ -1,24 +1,25 @@
-"""The configs of keysift's models in transformers: keysift's own config, and what transformers keeps beside it.
+"""Configs of keysift's models for transformers: keysift's config, and the settings of transformers.
 
     config = AutoConfig.from_pretrained("runs/first")
     config.keysift            MultiscreenConfig(depth=8, tiles=8, ...)
     config.depth              8, and so is config.num_hidden_layers, the name transformers looks for
 
-No field is written down here: the attributes, the file and the checks are those of `keysift`.
+No field is repeated here: attributes, file format and checks are those of `config.keysift`.
 """
 
 from dataclasses import fields, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from transformers import PreTrainedConfig
 
 from keysift.core import config as configs
-from keysift.models.foreign import MODEL_TYPE
-from keysift.models.kinds import KINDS, Kind, ModelConfig
-from keysift.models.save import HOST_FIELDS, own_fields
+from keysift.core.errors import UnsupportedError
+from keysift.models.model_type import MODEL_TYPE
+from keysift.models.registry import ModelConfig, ModelKind
+from keysift.models.save import HOST_FIELDS, model_fields
 
-# What transformers passes to a config besides the content of config.json.
-_PASSED = frozenset(
+# Arguments that transformers passes to a config in addition to the content of config.json.
+_EXTRA_ARGUMENTS = frozenset(
     (
         *("attn_implementation", "experts_implementation", "name_or_path", "num_labels", "per_layer_config"),
         *("quantization_config", "tie_last_hidden_states"),
@@ -27,7 +28,7 @@ _PASSED = frozenset(
 
 
 class _Field:
-    """One field of keysift's config, read and set through the config of transformers."""
+    """A field of keysift's config, as an attribute of the transformers config."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -40,9 +41,9 @@ class _Field:
 
 
 class KeysiftConfig(PreTrainedConfig):  # type: ignore[misc]
-    """Abstract: a subclass names the kind of model."""
+    """Abstract base; a subclass sets the kind of model."""
 
-    kind: ClassVar[Kind]
+    kind: ClassVar[ModelKind]
     has_no_defaults_at_init: ClassVar[bool] = True  # sizes have no defaults
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
 
@@ -50,16 +51,20 @@ class KeysiftConfig(PreTrainedConfig):  # type: ignore[misc]
         for field in fields(cls.kind.config):
             setattr(cls, field.name, _Field(field.name))
         cls.model_type = f"{MODEL_TYPE}{cls.kind.name}"
-        # A class without one of its own would be given one made from annotated fields, of which there are none.
+        # transformers generates an __init__ from annotated fields for a class without its own; this class has none.
         cls.__init__ = KeysiftConfig.__init__  # type: ignore[method-assign]
         super().__init_subclass__(**more)
 
-    def __init__(self, **given: Any) -> None:
-        hosts = {name: value for name, value in given.items() if _is_hosts(name)}
-        ours = {name: value for name, value in own_fields(given).items() if name not in hosts}
+    def __init__(self, **arguments: Any) -> None:
+        for theirs, own in self.attribute_map.items():
+            if theirs in arguments:
+                value = arguments.pop(theirs)
+                arguments.setdefault(own, value)
+        hosts = {name: value for name, value in arguments.items() if _belongs_to_transformers(name)}
+        ours = {name: value for name, value in model_fields(arguments).items() if name not in hosts}
         self.keysift: ModelConfig = configs.from_dict(self.kind.config, ours)
         self.use_cache: bool = hosts.pop("use_cache", True)
-        super().__init__(**hosts)
+        super().__init__(**{"auto_map": {}, **hosts})  # TRL reads auto_map of every model outside transformers
 
     @classmethod
     def of(cls, config: ModelConfig) -> "KeysiftConfig":
@@ -67,36 +72,35 @@ class KeysiftConfig(PreTrainedConfig):  # type: ignore[misc]
 
     @property
     def tie_word_embeddings(self) -> bool:
-        """The name transformers has for it."""
+        """The name of `tied_embeddings` in transformers."""
         return getattr(self.keysift, "tied_embeddings", True)
 
+    @tie_word_embeddings.setter
+    def tie_word_embeddings(self, value: bool) -> None:
+        if hasattr(self.keysift, "tied_embeddings"):
+            self.keysift = replace(cast(Any, self.keysift), tied_embeddings=value)
+        elif not value:
+            raise UnsupportedError(
+                "a Multiscreen reads its logits from the embedding, so tie_word_embeddings cannot be False"
+            )
+
     def to_dict(self) -> dict[str, Any]:
-        told: dict[str, Any] = super().to_dict()
-        del told["keysift"]
-        if told["use_cache"]:
-            del told["use_cache"]
-        return {**told, **configs.to_dict(self.keysift)}
+        fields: dict[str, Any] = super().to_dict()
+        del fields["keysift"]
+        if fields["use_cache"]:
+            del fields["use_cache"]
+        if self._auto_class is None:
+            # The class is not remote code, so saving it copies no files that auto_map could name.
+            fields.pop("auto_map", None)
+        # PEFT and others look for sizes in this dictionary, under the names of transformers.
+        sizes = {name: getattr(self.keysift, own) for name, own in self.attribute_map.items()}
+        return {**fields, **sizes, **configs.to_dict(self.keysift)}
+
+    def to_diff_dict(self) -> dict[str, Any]:
+        """The content of config.json: each size once, under keysift's name."""
+        fields: dict[str, Any] = super().to_diff_dict()
+        return {name: value for name, value in fields.items() if name not in self.attribute_map}
 
 
-def _is_hosts(name: str) -> bool:
-    return name in HOST_FIELDS or name in _PASSED or name.startswith("_")
-
-
-class MultiscreenConfig(KeysiftConfig):
-    kind = KINDS.find("multiscreen")
-    attribute_map: ClassVar[dict[str, str]] = {
-        "hidden_size": "width",
-        "num_hidden_layers": "depth",
-        "num_attention_heads": "tiles",
-        "max_position_embeddings": "context",
-    }
-
-
-class TransformerConfig(KeysiftConfig):
-    kind = KINDS.find("transformer")
-    attribute_map: ClassVar[dict[str, str]] = {
-        "hidden_size": "width",
-        "num_hidden_layers": "depth",
-        "num_attention_heads": "heads",
-        "max_position_embeddings": "context",
-    }
+def _belongs_to_transformers(name: str) -> bool:
+    return name in HOST_FIELDS or name in _EXTRA_ARGUMENTS or name.startswith("_")

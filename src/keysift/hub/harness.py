@@ -1,9 +1,9 @@
-"""A keysift model for lm-eval (extra [lm]), which evaluates models on named tasks.
+"""keysift models in lm-eval (extra [lm]), which evaluates language models on named tasks.
 
     keysift eval lm runs/first --tasks lambada_openai
-    lm_eval --model keysift --model_args pretrained=runs/first --tasks lambada_openai     where it reads entry points
+    lm_eval --model keysift --model_args pretrained=runs/first --tasks lambada_openai
 
-It is lm-eval's own class for models of transformers, given a keysift model.
+It is lm-eval's class for transformers models with a keysift model inside.
 """
 
 from pathlib import Path
@@ -16,13 +16,13 @@ from lm_eval.tasks import TaskManager
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import keysift.hub  # noqa: F401
-from keysift.models.save import CONFIG, read_kind
+from keysift.models.save import CONFIG, read_model_config
 from keysift.nn.inference import Inference
 
 
 @register_model("keysift")
 class KeysiftLM(HFLM):  # type: ignore[misc]
-    """`expand_windows` as in Inference; everything else goes to lm-eval's class."""
+    """`expand_windows` as in Inference; other arguments are passed to lm-eval's class."""
 
     def __init__(self, pretrained: str, expand_windows: bool = False, device: str | None = "cpu", **more: Any) -> None:
         model = AutoModelForCausalLM.from_pretrained(pretrained)
@@ -32,6 +32,7 @@ class KeysiftLM(HFLM):  # type: ignore[misc]
 
 
 def known_tasks(include: Path | None) -> list[str]:
+    """Names of all tasks, with those of the folder `include`."""
     names: list[str] = _manager(include).all_tasks
     return names
 
@@ -50,9 +51,9 @@ def evaluate(
     batch: int = 8,
     expand_windows: bool = False,
 ) -> dict[str, Any]:
-    """lm-eval's results for each task: its metrics, their standard errors, and the task's version."""
-    read_kind(Path(directory) / CONFIG)
-    found = simple_evaluate(
+    """lm-eval's results by task: metrics with standard errors, and the version of the task."""
+    read_model_config(Path(directory) / CONFIG)
+    report = simple_evaluate(
         model=KeysiftLM(directory, expand_windows=expand_windows, batch_size=batch),
         tasks=list(tasks),
         num_fewshot=fewshot,
@@ -60,5 +61,5 @@ def evaluate(
         task_manager=_manager(include),
         bootstrap_iters=1000,
     )
-    results: dict[str, Any] = found["results"]
+    results: dict[str, Any] = report["results"]
     return results

@@ -1,9 +1,8 @@
-"""Look into the attention of a transformers model, and change it, without touching the model's own arithmetic.
+"""Show every attention layer of a transformers model to a visitor, which may replace the layer's output.
 
-transformers finds an attention function and a mask function by name. A probe is a pair of functions under one name: the
-mask function of the implementation the model uses, and an attention function that shows each layer to a visitor and
-then calls the model's own implementation. So a probed model computes what it computed before, bit for bit, left padding
-included; only a visitor that returns an output of its own changes it.
+transformers looks up an attention function and a mask function by name. A probe registers both under one name: the mask
+function of the model's implementation, and an attention function that calls the visitor and then the model's own
+attention function. The output of a probed model is bit-identical, with left padding too, unless a visitor returns one.
 """
 
 import sys
@@ -16,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from keysift.core.errors import UnsupportedError
-from keysift.kernels import call as calls
-from keysift.lens.reading import Reading
-from keysift.lens.subject import Visit
+from keysift.kernels.call import make_call
+from keysift.lens.layer_view import LayerView
+from keysift.lens.model import Visit
 from keysift.mechanisms.softmax import SOFTMAX
 
 _visitors: WeakKeyDictionary[nn.Module, tuple[Visit, tuple[int, ...]]] = WeakKeyDictionary()
@@ -26,13 +25,13 @@ _visitors: WeakKeyDictionary[nn.Module, tuple[Visit, tuple[int, ...]]] = WeakKey
 
 @contextmanager
 def probed(model: Any, visit: Visit, padding: tuple[int, ...]) -> Iterator[None]:
-    """Within, every attention layer of the model is shown to `visit`. `padding`: tokens on the left of each text."""
+    """Within, `visit` is called with every attention layer. `padding` is the left padding of each text."""
     own = model.config._attn_implementation
     layers = [module for module in model.modules() if hasattr(module, "layer_idx")]
     for module in layers:
         _visitors[module] = (visit, padding)
     try:
-        model.set_attn_implementation(_registered(own))
+        model.set_attn_implementation(_probe_name(own))
         yield
     finally:
         model.set_attn_implementation(own)
@@ -40,39 +39,40 @@ def probed(model: Any, visit: Visit, padding: tuple[int, ...]) -> Iterator[None]
             _visitors.pop(module, None)
 
 
-def _registered(own: str) -> str:
-    """The name under which an implementation runs with a visitor; registered when first asked for."""
+def _probe_name(own: str) -> str:
+    """The name of the probe of an implementation; registered on first use."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
     name = f"keysift_probe_{own}"
     masks = AttentionMaskInterface()
     if own not in masks:
         raise UnsupportedError(
-            f"the attention implementation {own!r} makes no mask a probe could read; "
+            f"the attention implementation {own!r} has no mask function that a probe can use; "
             f"load the model with attn_implementation='sdpa' or 'eager'"
         )
     if name not in masks:
-        AttentionInterface.register(name, _showing(own))
+        AttentionInterface.register(name, _visiting(own))
         AttentionMaskInterface.register(name, masks[own])
     return name
 
 
-def _showing(own: str) -> Callable[..., Any]:
+def _visiting(own: str) -> Callable[..., Any]:
     def attention(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **given: Any
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
     ) -> tuple[Tensor, Tensor | None]:
         visit, padding = _visitors[module]
-        changed = visit(_reading(module, query, key, value, attention_mask, padding, given))
-        if changed is not None:
-            return changed.transpose(1, 2).contiguous(), None
-        found: tuple[Tensor, Tensor | None] = _function(module, own)(module, query, key, value, attention_mask, **given)
-        return found
+        output = visit(_view(module, query, key, value, attention_mask, padding, options))
+        if output is not None:
+            return output.transpose(1, 2).contiguous(), None
+        attend = _own_function(module, own)
+        result: tuple[Tensor, Tensor | None] = attend(module, query, key, value, attention_mask, **options)
+        return result
 
     return attention
 
 
-def _function(module: nn.Module, own: str) -> Callable[..., Any]:
-    """The implementation by that name; each model file keeps an eager one of its own."""
+def _own_function(module: nn.Module, own: str) -> Callable[..., Any]:
+    """The attention function of an implementation; each model file of transformers has its own eager one."""
     from transformers import AttentionInterface
 
     if own == "eager":
@@ -82,39 +82,39 @@ def _function(module: nn.Module, own: str) -> Callable[..., Any]:
     return function
 
 
-def _reading(
+def _view(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     mask: Tensor | None,
     padding: tuple[int, ...],
-    given: dict[str, Any],
-) -> Reading:
+    options: dict[str, Any],
+) -> LayerView:
     for extra in ("position_bias", "s_aux"):
-        if given.get(extra) is not None:
+        if options.get(extra) is not None:
             raise UnsupportedError(
-                f"{type(module).__name__} adds {extra} to its scores, which the lens does not know; "
-                f"GPT-2, Llama, Qwen, Mistral and Gemma models do not"
+                f"{type(module).__name__} adds {extra} to its scores, which the lens does not support; "
+                f"GPT-2, Llama, Qwen, Mistral and Gemma models work"
             )
-    scaling = given.get("scaling")
-    call = calls.check(
+    scaling = options.get("scaling")
+    call = make_call(
         SOFTMAX,
         query,
         key,
         value,
-        keep=seen(mask),
-        # With a mask, what is visible is in the mask: a window, padding, packed texts.
+        keep=visible_mask(mask),
+        # A mask already contains causality, windows, padding and packed texts.
         causal=mask is None and query.shape[2] > 1,
         scale=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
     )
     layer = module.layer_idx
     assert isinstance(layer, int)
-    return Reading(layer, call, padding, softcap=given.get("softcap"))
+    return LayerView(layer, call, padding, softcap=options.get("softcap"))
 
 
-def seen(mask: Tensor | None) -> Tensor | None:
-    """Boolean from either kind of mask: booleans for SDPA, zeros and the most negative number for eager."""
+def visible_mask(mask: Tensor | None) -> Tensor | None:
+    """A boolean mask from either kind: booleans for SDPA, zeros and the most negative number for eager."""
     if mask is None or mask.dtype == torch.bool:
         return mask
     return mask > torch.finfo(mask.dtype).min / 2

@@ -1,1 +1,1 @@
-"""The same mathematics, run: `attend` is the one door, and every backend behind it agrees with mechanisms/."""
+"""Fast attention: `attend` is the single entry point, and every backend agrees with the definitions in mechanisms/."""

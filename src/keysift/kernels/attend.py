@@ -1,4 +1,4 @@
-"""The one door: `attend(mechanism, q, k, v)` runs any mechanism, `explain` says which backend would run and why.
+"""`attend`, the single entry point to all mechanisms and backends, and `explain`, which reports the choice of backend.
 
 Letters: B batch, H heads, T queries, S keys, K key width, V value width.
 """
@@ -8,103 +8,50 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, Unpack, overload
 
-import torch
 from torch import Tensor
 
 from keysift.core.errors import UnsupportedError
 from keysift.core.registry import Registry
-from keysift.kernels import blockwise, by_rows, dense, hidden, native, screening_cpu, sdpa, sums_cpu, thresholds_cpu
-from keysift.kernels import call as calls
-from keysift.kernels.call import Call, Options, Scalars
-from keysift.kernels.native import Reason
+from keysift.kernels import masked_values
+from keysift.kernels.backend import Backend, CacheReader
+from keysift.kernels.call import Call, Options, make_call
+from keysift.kernels.cpu import screening as cpu_screening
+from keysift.kernels.cpu import sums as cpu_sums
+from keysift.kernels.cpu import thresholds as cpu_thresholds
+from keysift.kernels.eager import blockwise, dense, rows, sdpa
 from keysift.kernels.positions import Positions
-from keysift.kernels.rings import Rings
+from keysift.kernels.scalars import Scalars
 from keysift.mechanisms import find
 from keysift.mechanisms.spec import Mechanism
 
-
-@dataclass(frozen=True, kw_only=True)
-class Backend:
-    """One implementation, and what speaks against it: on this machine, for a call, or only for choosing it unasked."""
-
-    name: str
-    about: str
-    run: Callable[[Call], tuple[Tensor, Tensor | None]]
-    unusable: Callable[[], Reason | None] = lambda: None
-    declines: Callable[[Call, bool], str | None] = lambda call, return_weights: None
-    not_worth: Callable[[Call], str | None] = lambda call: None
-    reads_only_visible: bool = False  # what a query does not see is never read, forward and backward
+SMALL_CALL = 512 * 512  # up to this many query-key pairs, splitting into blocks is slower
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which backend runs a call, and why the ones preferred to it do not."""
+    """The backend chosen for a call, and why each more preferred backend declined."""
 
     backend: str
     declined: Mapping[str, str]
 
 
 BACKENDS: Registry[Backend] = Registry("backend")
-for _backend in (  # in order of preference
-    Backend(
-        name="screening_cpu",
-        about="the compiled kernel for screening: skips what is outside a window or refused, exactly",
-        run=screening_cpu.run,
-        unusable=native.unusable,
-        declines=screening_cpu.declines,
-        reads_only_visible=True,
-    ),
-    Backend(
-        name="sdpa",
-        about="the softmax family on torch's fused attention kernel; memory grows with queries only",
-        run=sdpa.run,
-        declines=sdpa.declines,
-    ),
-    Backend(
-        name="sums_cpu",
-        about="the compiled kernel for mechanisms of one pass: sums over blocks; memory grows with queries only",
-        run=sums_cpu.run,
-        unusable=native.unusable,
-        declines=sums_cpu.declines,
-    ),
-    Backend(
-        name="thresholds_cpu",
-        about="the compiled solver for sparsemax and entmax, a block of rows at a time; memory grows with keys only",
-        run=thresholds_cpu.run,
-        unusable=native.unusable,
-        declines=thresholds_cpu.declines,
-        not_worth=blockwise.not_worth,
-    ),
-    Backend(
-        name="blockwise",
-        about="plain torch, block by block, for mechanisms that judge each key alone; memory grows with queries only",
-        run=blockwise.run,
-        declines=blockwise.declines,
-        not_worth=blockwise.not_worth,
-    ),
-    Backend(
-        name="by_rows",
-        about="plain torch, a block of whole rows at a time, for every mechanism; memory grows with keys only",
-        run=by_rows.run,
-        declines=by_rows.declines,
-        not_worth=blockwise.not_worth,
-    ),
-    Backend(name="dense", about="the definition in plain torch; memory grows with queries x keys", run=dense.run),
-):
-    BACKENDS.add(_backend.name, _backend)
+for _module in (cpu_screening, sdpa, cpu_sums, cpu_thresholds, blockwise, rows, dense):  # in order of preference
+    BACKENDS.add(_module.BACKEND.name, _module.BACKEND)
+_CACHE_READERS = [(backend, backend.cache_reader) for backend in BACKENDS if backend.cache_reader is not None]
 
-# A plain list, because torch.compile guards on it; it does not know context variables.
-_only: list[str] = []
+# A plain list, because torch.compile guards on lists and does not support context variables.
+_forced: list[str] = []
 
 
 @contextmanager
-def only(backend: str) -> Iterator[None]:
-    """Within, backend="auto" means this one, which then runs or raises: for comparing whole models, in one thread."""
-    _only.append(BACKENDS.find(backend).name)
+def force_backend(backend: str) -> Iterator[None]:
+    """Within this context, backend="auto" means this backend, which runs or raises. Not thread-safe."""
+    _forced.append(BACKENDS.find(backend).name)
     try:
         yield
     finally:
-        _only.pop()
+        _forced.pop()
 
 
 @overload
@@ -148,24 +95,28 @@ def attend(
     return_weights: bool = False,
     backend: str = "auto",
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Attention by any mechanism: q B H T K, k B Hkv S K, v B Hkv S V -> B H T V.
+    """Attention with any mechanism: q B H T K, k B Hkv S K, v B Hkv S V -> B H T V.
 
-    H is a multiple of Hkv; query head h reads key head h // (H / Hkv). The differential family reads two query heads
-    for each output head, neighbours, and all of it but version 2 two key heads.
+    H is a multiple of Hkv; query head h reads key head h // (H / Hkv). The differential family reads two neighbouring
+    query heads for each output head and, except for version 2, two key heads.
 
-    keep            boolean, broadcastable to B H T S; True: the key takes part
+    keep            boolean, broadcastable to B H T S; False masks the key
     bias            added to the scores, for mechanisms whose scores are logits; -inf is the same as keep=False
-    causal          key s is visible to query t iff it stands at or before it; the last query stands on the last key
-    scale           in front of q . k, by default K^-1/2
-    scalars         the mechanism's scalars as values (not raw parameters); what is left out takes its initial value
-    positions       where queries and keys stand, if not as above: packed documents, padding, a cache (see Positions)
+    causal          key s is visible to query t iff its position is at most that of t; the last query is at the
+                    position of the last key
+    scale           multiplies q . k, by default K^-1/2
+    scalars         the mechanism's scalars as values (not raw parameters); a missing one takes its initial value
+    positions       positions of queries and keys, if not as above: packed documents, padding, a cache (see Positions)
     return_weights  also return the weights, B H T S
     backend         "auto", or a name from BACKENDS, which then runs or raises
 
-    A query that sees no key gets zeros, and zero gradients. Statistics are fp32 whatever the inputs are.
-    A position that takes no part may hold anything, NaN included; a row that sees a NaN or an infinity is NaN.
+    A query with no visible keys gets zeros, and zero gradients. Statistics are fp32 or better in every dtype.
+
+    Masked positions may contain NaN or inf: they reach no output and no gradient. A row that sees one, in its query or
+    in a visible key or value, is NaN in all channels and passes no gradient on. The weight of the key does not matter:
+    zero hides no NaN. The same holds for scalars that are projected from a token.
     """
-    checked = calls.check(
+    call = make_call(
         find(mechanism),
         q,
         k,
@@ -177,51 +128,69 @@ def attend(
         scalars=scalars,
         positions=positions,
     )
-    out, weights = _run(checked, backend, return_weights)
+    out, weights = _run(call, backend, return_weights)
     if not return_weights:
         return out
-    assert weights is not None, "a backend was chosen for weights it does not return"
+    assert weights is not None, "the chosen backend did not return weights"
     return out, weights
 
 
-def _empty(call: Call) -> tuple[Tensor, Tensor]:
-    """Output and weights of no rows, alike for every backend; gradients are zeros."""
-    nothing = sum((x.sum() * 0 for x in (call.q, call.k, call.v, *call.scalars.values())), call.q.new_zeros(()))
-    queries, keys, width = call.q.shape[2], call.k.shape[2], call.v.shape[3]
-    out, weights = (call.v.new_zeros(0, call.heads, queries, size) for size in (width, keys))
-    return (out + nothing).to(call.v.dtype), weights
+def attend_call(call: Call, *, keys_finite: bool = False) -> Tensor:
+    """The output of a call that is already checked, from the backend `attend` would choose.
+
+    keys_finite  the caller knows that keys and values are finite, so that they need not be read for it
+    """
+    return _run(call, "auto", return_weights=False, keys_finite=keys_finite)[0]
 
 
-def attend_call(call: Call) -> Tensor:
-    """The output of a call that is checked already, by the backend `attend` would choose."""
-    return _run(call, "auto", return_weights=False)[0]
+def attend_dense(
+    call: Call, *, on_scores: Callable[[Tensor], Tensor], on_weights: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """The output of the dense definition. `on_scores` and `on_weights` receive its scores and weights, and return them
+    or replacements."""
+    clean_call, nan_rows = masked_values.sanitize(call)
+    if nan_rows is None:
+        return dense.run(call, on_scores=on_scores, on_weights=on_weights)[0]
+
+    def with_nan(weights: Tensor) -> Tensor:
+        return on_weights(masked_values.restore_nan_weights(call, nan_rows, weights))
+
+    return masked_values.restore_nan(nan_rows, dense.run(clean_call, on_scores=on_scores, on_weights=with_nan)[0])
 
 
-def reads_rings(mechanism: Mechanism, q: Tensor, scalars: Scalars) -> bool:
-    """Whether a call can leave the keys of a cache where they lie: the backend `attend` prefers can read them there."""
-    asked = not _only or _only[-1] == "screening_cpu"
-    return asked and screening_cpu.reads_rings(mechanism, q, scalars) and native.unusable() is None
+def find_cache_reader(mechanism: Mechanism, q: Tensor, scalars: Scalars) -> CacheReader | None:
+    """Cache reader of the most preferred backend that has one for this call.
+
+    If it is None, the caller copies the keys out of the cache and calls `attend`.
+    """
+    for backend, reader in _CACHE_READERS:
+        allowed = not _forced or _forced[-1] == backend.name
+        if allowed and reader.supports(mechanism, q, scalars) and backend.unavailable() is None:
+            return reader
+    return None
 
 
-def attend_rings(mechanism: Mechanism, q: Tensor, rings: Rings, scalars: Scalars, positions: Positions) -> Tensor:
-    """What `attend` gives for the keys of a cache in order, where `reads_rings` says so."""
-    assert isinstance(scalars, calls.Aligned)
-    return screening_cpu.run_rings(mechanism, q, rings, scalars, positions)
-
-
-def _run(call: Call, backend: str, return_weights: bool) -> tuple[Tensor, Tensor | None]:
+def _run(call: Call, backend: str, return_weights: bool, *, keys_finite: bool = False) -> tuple[Tensor, Tensor | None]:
     chosen = BACKENDS.find(_choose(call, backend, return_weights).backend)
     if call.q.shape[0] == 0:
         return _empty(call)
-    # Looking at every key of a long cache for one token would cost more than the token, and in a compiled graph, which
-    # cannot look, hiding would form T x S.
-    once = call.q.shape[2] == 1 and not torch.is_grad_enabled()
-    trusted = chosen.reads_only_visible and (once or torch.compiler.is_compiling())
-    clean, lost = (call, None) if trusted else hidden.hide(call)
-    out, weights = chosen.run(clean)
-    if lost is None:
+    if not keys_finite and chosen.detects_non_finite(call):
+        return chosen.run(call)
+    clean_call, nan_rows = masked_values.sanitize(call, keys_finite=keys_finite)
+    out, weights = chosen.run(clean_call)
+    if nan_rows is None:
         return out, weights
-    return hidden.mark(lost, out), None if weights is None else hidden.mark_weights(call, lost, weights)
+    if weights is not None:
+        weights = masked_values.restore_nan_weights(call, nan_rows, weights)
+    return masked_values.restore_nan(nan_rows, out), weights
+
+
+def _empty(call: Call) -> tuple[Tensor, Tensor]:
+    """Output and weights of an empty batch, the same for every backend. Gradients are zeros."""
+    zero = sum((x.sum() * 0 for x in (call.q, call.k, call.v, *call.scalars.values())), call.q.new_zeros(()))
+    queries, keys, width = call.q.shape[2], call.k.shape[2], call.v.shape[3]
+    out, weights = (call.v.new_zeros(0, call.heads, queries, size) for size in (width, keys))
+    return (out + zero).to(call.v.dtype), weights
 
 
 def explain(
@@ -234,23 +203,29 @@ def explain(
     backend: str = "auto",
     **options: Unpack[Options],
 ) -> Choice:
-    """Which backend `attend` would use for the same arguments, and why not the ones it prefers. Computes nothing."""
-    return _choose(calls.check(find(mechanism), q, k, v, **options), backend, return_weights)
+    """Report which backend `attend` would use for these arguments, and why others declined. Computes nothing."""
+    return _choose(make_call(find(mechanism), q, k, v, **options), backend, return_weights)
 
 
 def _choose(call: Call, backend: str, return_weights: bool) -> Choice:
-    if backend == "auto" and _only:
-        backend = _only[-1]
+    if backend == "auto" and _forced:
+        backend = _forced[-1]
     auto = backend == "auto"
     candidates = list(BACKENDS) if auto else [BACKENDS.find(backend)]
     declined: dict[str, str] = {}
     for candidate in candidates:
-        absent = candidate.unusable()
-        reason = candidate.declines(call, return_weights) if absent is None else absent.text
-        if auto and reason is None:
-            reason = candidate.not_worth(call)
+        unavailable = candidate.unavailable()
+        reason = candidate.declines(call, return_weights) if unavailable is None else unavailable.text
+        if auto and reason is None and candidate.blocked:
+            reason = _too_small(call)
         if reason is None:
             return Choice(candidate.name, declined)
         declined[candidate.name] = reason
     reasons = "; ".join(f"{name}: {reason}" for name, reason in declined.items())
-    raise UnsupportedError(f"no backend can run this call ({reasons}); pass backend='auto' to let one be chosen")
+    raise UnsupportedError(f"no allowed backend can run this call ({reasons}); pass backend='auto' to allow all")
+
+
+def _too_small(call: Call) -> str | None:
+    """Reason not to split this call into blocks, or None."""
+    pairs = call.q.shape[2] * call.k.shape[2]
+    return "the call is too small to be split into blocks" if pairs <= SMALL_CALL else None

@@ -1,6 +1,6 @@
-"""One checked call: what `attend` was given, brought into the form every backend reads.
+"""Call: the checked arguments of `attend`, in the form every backend reads.
 
-Letters: B batch, H heads, G key heads, M query maps of a head, N key maps, T queries, S keys, K, V widths.
+Letters: B batch, H heads, G key heads, M query maps per head, N key maps per head, T queries, S keys, K, V widths.
 """
 
 import math
@@ -13,23 +13,17 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from keysift.core import shapes
-from keysift.core.errors import RangeError, ShapeError, UnknownNameError, UnsupportedError
-from keysift.core.registry import nearest
+from keysift.core.errors import RangeError, ShapeError, UnsupportedError
 from keysift.kernels.positions import Positions
+from keysift.kernels.scalars import AlignedScalars, Scalars, Value, accumulation_dtype, align_scalars
+from keysift.kernels.transforms import in_forward_mode
 from keysift.mechanisms.rules import Visible
-from keysift.mechanisms.spec import Mechanism, Per, Site
-
-Value = Tensor | float
-Scalars = Mapping[str, Value]
-
-
-class Aligned(dict[str, Tensor]):
-    """Scalars that `align` has checked and shaped already: what does not change from call to call is looked at once."""
+from keysift.mechanisms.spec import Mechanism, Site
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """q is B (H M) T K, k is B (G N) S K, v is B G S V; scalars are aligned to broadcast against B H T S."""
+    """Arguments of one call: q B (H M) T K, k B (G N) S K, v B G S V; scalars broadcast against B H T S."""
 
     mechanism: Mechanism
     q: Tensor
@@ -42,37 +36,38 @@ class Call:
     bias: Tensor | None
     scale: float
     scalars: Mapping[str, Tensor]
+    finite: bool = False  # whether q, k and v are known to be finite
 
     @property
     def at(self) -> Tensor:
         """Positions of the queries, broadcastable to B H T."""
-        return self.positions.of_queries(self.q.device)
+        return self.positions.query_positions(self.q.device)
 
     @property
     def key_at(self) -> Tensor:
-        return self.positions.of_keys(self.q.device)
+        return self.positions.key_positions(self.q.device)
 
     def visible(self, queries: slice = slice(None), keys: slice = slice(None)) -> Visible:
-        """Who sees whom in a part of the call; formed on demand, so that no backend must hold all of T x S."""
+        """Attention mask and distances of some queries and keys, built on demand so that no backend must hold T x S."""
         distance = self.at[..., queries, None] - self.key_at[..., None, keys]
-        seen = distance >= 0 if self.causal else torch.ones_like(distance, dtype=torch.bool)
-        together = self.positions.same_document(queries, keys)
-        if together is not None:
-            seen = seen & together
+        mask = distance >= 0 if self.causal else torch.ones_like(distance, dtype=torch.bool)
+        same_document = self.positions.same_document(queries, keys)
+        if same_document is not None:
+            mask = mask & same_document
         if self.keep is not None:
-            seen = seen & part(self.keep, queries, keys)
-        return Visible(seen, distance)
+            mask = mask & slice_pairs(self.keep, queries, keys)
+        return Visible(mask, distance)
 
 
-def part(tensor: Tensor, queries: slice, keys: slice) -> Tensor:
-    """A part of something that broadcasts to ... T S; an axis of size 1 serves every part."""
+def slice_pairs(tensor: Tensor, queries: slice, keys: slice) -> Tensor:
+    """Some queries and keys of a tensor that broadcasts to ... T S; axes of size 1 stay as they are."""
     if tensor.ndim > 1 and tensor.shape[-2] > 1:
         tensor = tensor[..., queries, :]
     return tensor[..., keys] if tensor.ndim and tensor.shape[-1] > 1 else tensor
 
 
 class Options(TypedDict, total=False):
-    """What `attend` and `explain` take besides q, k and v; `attend` says what each one means."""
+    """Keyword arguments that `attend` and `explain` share; `attend` documents them."""
 
     keep: Tensor | None
     bias: Tensor | None
@@ -82,7 +77,7 @@ class Options(TypedDict, total=False):
     positions: Positions | None
 
 
-def check(
+def make_call(
     mechanism: Mechanism,
     q: Tensor,
     k: Tensor,
@@ -95,11 +90,12 @@ def check(
     scalars: Scalars | None = None,
     positions: Positions | None = None,
 ) -> Call:
+    """Check the arguments of `attend` and return them as a Call."""
     _one_device(q.device, {"k": k, "v": v, "keep": keep, "bias": bias})
     _one_device(q.device, scalars or {})
     heads = _heads(mechanism, q, k, v)
     sizes = {"B": q.shape[0], "H": heads, "G": v.shape[1], "T": q.shape[2], "S": k.shape[2], "V": v.shape[3]}
-    if mechanism.looks_back_only and not causal:
+    if mechanism.causal_only and not causal:
         raise UnsupportedError(
             f"{mechanism.name} is defined for keys at or before the query, so causal=False has no meaning for it; "
             f"leave causal=True"
@@ -108,8 +104,8 @@ def check(
     if keep is not None:
         keep = _keep(keep, sizes)
     if bias is not None:
-        bias, open_ = _bias(mechanism, bias, sizes)
-        keep = open_ if keep is None else keep & open_
+        bias, unmasked = _bias(mechanism, bias, sizes)
+        keep = unmasked if keep is None else keep & unmasked
     site = Site(heads=heads, key_width=q.shape[3], value_width=v.shape[3])
     return Call(
         mechanism=mechanism,
@@ -123,41 +119,21 @@ def check(
         bias=bias,
         scale=_scale(mechanism, scale, q.shape[3]),
         scalars=scalars
-        if isinstance(scalars, Aligned)
-        else align(mechanism, scalars, site, sizes, carry=carrier(q), device=q.device),
+        if isinstance(scalars, AlignedScalars)
+        else align_scalars(mechanism, scalars, site, sizes, dtype=accumulation_dtype(q), device=q.device),
     )
 
 
-def carrier(x: Tensor) -> torch.dtype:
-    """What statistics and sums are carried in: fp32, or fp64 where the caller works in it."""
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
-
-
-def transformed() -> bool:
-    """Whether a function transform of torch.func (vmap, grad, jvp) is at work."""
-    return not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is not None
-
-
-def in_forward_mode() -> bool:
-    """Whether tensors may carry forward-mode derivatives."""
-    return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
-
-
 def has_tangents(call: Call) -> bool:
-    """Whether an input carries a forward-mode derivative, which a compiled operator would drop."""
+    """Whether an input carries a forward-mode derivative. A compiled operator would drop it."""
     if not in_forward_mode():
         return False
     tensors = (call.q, call.k, call.v, call.bias, *call.scalars.values())
     return any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors)  # type: ignore[no-untyped-call]
 
 
-def may_look() -> bool:
-    """Whether code may branch on numbers: a compiled graph and a function transform cannot."""
-    return not torch.compiler.is_compiling() and not transformed()
-
-
-def _one_device(device: torch.device, given: Mapping[str, Value | None]) -> None:
-    for name, value in given.items():
+def _one_device(device: torch.device, tensors: Mapping[str, Value | None]) -> None:
+    for name, value in tensors.items():
         if isinstance(value, Tensor) and value.device != device:
             raise ShapeError(
                 f"every tensor must be on one device, got q on {device} and {name} on {value.device}; "
@@ -194,7 +170,7 @@ def _heads(mechanism: Mechanism, q: Tensor, k: Tensor, v: Tensor) -> int:
 
 
 def _positions(q: Tensor, sizes: Mapping[str, int], positions: Positions | None) -> Positions:
-    """By default aligned at the end: the last query stands on the last key."""
+    """The given positions, checked; by default the last query is at the position of the last key."""
     if positions is None:
         return Positions.counted(sizes["T"], sizes["S"])
     for name, tensor in positions.check(sizes).items():
@@ -204,28 +180,28 @@ def _positions(q: Tensor, sizes: Mapping[str, int], positions: Positions | None)
 
 def _keep(keep: Tensor, sizes: Mapping[str, int]) -> Tensor:
     if keep.dtype != torch.bool:
-        raise ShapeError(f"keep must be boolean (True: take part), got {keep.dtype}; pass a float mask as bias")
+        raise ShapeError(f"keep must be boolean (True: attend to the key), got {keep.dtype}; pass a float mask as bias")
     shapes.broadcastable("keep", keep, "BHTS", [sizes[axis] for axis in "BHTS"])
     return keep
 
 
 def _bias(mechanism: Mechanism, bias: Tensor, sizes: Mapping[str, int]) -> tuple[Tensor | None, Tensor]:
-    """The finite part of the bias, and where it is not minus infinity: -inf means the key takes no part."""
+    """The bias with -inf replaced by 0, and the mask of the other entries: -inf masks the key."""
     if not bias.dtype.is_floating_point:
         raise ShapeError(
             f"bias is added to the scores, so it must be floating-point, got {bias.dtype}; pass a mask as keep"
         )
     shapes.broadcastable("bias", bias, "BHTS", [sizes[axis] for axis in "BHTS"])
     bias = bias.view((1,) * (4 - bias.ndim) + bias.shape)
-    open_ = bias != -math.inf
+    unmasked = bias != -math.inf
     if mechanism.takes_bias:
-        return torch.where(open_, bias, 0.0), open_
-    if not bool((bias[open_] == 0).all()):
+        return torch.where(unmasked, bias, 0.0), unmasked
+    if not bool((bias[unmasked] == 0).all()):
         raise UnsupportedError(
             f"{mechanism.name} scores are cosines in [-1, 1], so a finite additive bias has no meaning for it; "
             f"pass keep, or a bias of 0 and -inf only"
         )
-    return None, open_
+    return None, unmasked
 
 
 def _scale(mechanism: Mechanism, scale: float | None, width: int) -> float:
@@ -238,46 +214,3 @@ def _scale(mechanism: Mechanism, scale: float | None, width: int) -> float:
             f"{mechanism.name} scores are cosines, so scale={scale} has no meaning for it; leave it out"
         )
     return 1.0
-
-
-def align(
-    mechanism: Mechanism,
-    given: Scalars | None,
-    site: Site,
-    sizes: Mapping[str, int],
-    *,
-    carry: torch.dtype,
-    device: torch.device,
-) -> Aligned:
-    """Every scalar the mechanism needs, given or default, checked and shaped to broadcast."""
-    given = given or {}
-    known = [scalar.name for scalar in mechanism.scalars]
-    for name in given:
-        if name not in known:
-            raise UnknownNameError(
-                f"{mechanism.name} has no scalar {name!r}; {nearest(name, known)}it takes: {', '.join(known) or 'none'}"
-            )
-    aligned = Aligned()
-    for scalar in mechanism.scalars:
-        if scalar.name not in given and scalar.follows is not None:
-            aligned[scalar.name] = aligned[scalar.follows]
-            continue
-        value = given[scalar.name] if scalar.name in given else scalar.default(site)
-        if isinstance(value, bool) or (isinstance(value, Tensor) and value.dtype == torch.bool):
-            raise ShapeError(
-                f"{scalar.name} is {scalar.meaning}: a number, got a boolean; pass {float(scalar.probes[0])}"
-            )
-        tensor = torch.as_tensor(value, dtype=carry, device=device)
-        shapes.broadcastable(scalar.name, tensor, scalar.per.value or "()", [sizes[axis] for axis in scalar.per.value])
-        if may_look():  # elsewhere the links keep scalars in range
-            scalar.check(mechanism.name, tensor)
-        aligned[scalar.name] = _view(tensor.expand([sizes[axis] for axis in scalar.per.value]), scalar.per)
-    return aligned
-
-
-def _view(tensor: Tensor, per: Per) -> Tensor:
-    if per is Per.HEAD:
-        return tensor[:, None, None]
-    if per is Per.HEAD_CHANNEL:
-        return tensor[:, None, :]
-    return tensor[..., None] if per in (Per.QUERY, Per.KEY) else tensor

@@ -1,15 +1,15 @@
-"""Where the queries and keys of a call stand, and who may see whom: one value that every backend asks.
+"""Positions of the queries and keys of a call, and the documents they belong to.
 
     Positions.counted(T)                        0, 1, 2, ... in every row
-    Positions.counted(T, S, start=100)          keys from 100 on, and the last query on the last key
-    Positions.packed([[3, 5], [8]])             documents in a row: each counts from 0 and sees only itself
-    Positions.padded([2, 0], T)                 rows that begin with padding, which takes no position and no part
+    Positions.counted(T, S, start=100)          keys from 100; the last query at the position of the last key
+    Positions.packed([[3, 5], [8]])             several documents per row; each starts at 0 and attends only to itself
+    Positions.padded([2, 0], T)                 rows that begin with padding, which is masked and has no position
     Positions.masked(keep_BT)                   the same for any mask
     Positions.explicit(at, key_at)              any int64 positions
 
-Made once, by whoever knows: the batch, the model or the cache. Nothing below looks at tensors to find out.
+The batch, the model or the cache creates them once. Backends read their structure without inspecting tensors.
 
-Letters: B batch, H heads, T queries, S keys, N pieces.
+Letters: B batch, H heads, T queries, S keys, N segments.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,18 +22,18 @@ from torch import Tensor
 from keysift.core import shapes
 from keysift.core.errors import RangeError, ShapeError
 
-# Documents of padding. They differ, so no query shares one with any key.
-_NO_QUERY, _NO_KEY = -1, -2
+# Document numbers of padding. They differ, so padding queries and padding keys do not see each other.
+_PADDING_QUERY, _PADDING_KEY = -1, -2
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Positions:
-    """Without `at`, every row counts up by one from `first` (queries) and `key_first` (keys).
+    """Positions of queries and keys. Without `at`, they are consecutive from `first` (queries) and `key_first` (keys).
 
     at, key_at              int64 positions, broadcastable to B H T and B H S
-    document, key_document  int64 B 1 T and B 1 S: a query sees keys of its own document only
-    pieces                  the same in runs, for kernels that walk along rows: int64 N 6 on the CPU, the fields of
-                            keysift_piece in csrc/screening.h; None where positions are no runs
+    document, key_document  int64 B 1 T and B 1 S: a query sees only keys of its own document
+    segments                the same as consecutive segments, for the compiled kernels: int64 N 6 on the CPU, the fields
+                            of keysift_segment in csrc/screening.h; None where positions are not consecutive
     """
 
     queries: int
@@ -44,22 +44,22 @@ class Positions:
     key_at: Tensor | None = None
     document: Tensor | None = None
     key_document: Tensor | None = None
-    pieces: Tensor | None = None
+    segments: Tensor | None = None
 
     @classmethod
     def counted(cls, queries: int, keys: int | None = None, *, start: int = 0) -> Self:
-        """Keys stand at start, start + 1, ...; the last query stands on the last key."""
+        """Keys at start, start + 1, ...; the last query at the position of the last key."""
         keys = queries if keys is None else keys
         return cls(queries=queries, keys=keys, first=start + keys - queries, key_first=start)
 
     @classmethod
     def packed(cls, lengths: Sequence[Sequence[int]], queries: int | None = None) -> Self:
-        """Documents of these lengths in each row, each counting from 0; what is left of a row is padding."""
+        """Documents of these lengths in each row, each from position 0; the rest of a row is padding."""
         longest = max((sum(row) for row in lengths), default=0)
         queries = longest if queries is None else queries
         if queries < longest or any(length < 1 for row in lengths for length in row):
             raise RangeError(
-                f"documents have at least one token and must fit in a row of {queries}, got lengths {_shown(lengths)}"
+                f"documents must have at least one token and fit in a row of {queries}, got lengths {_format(lengths)}"
             )
         runs = []
         for number, row in enumerate(lengths):
@@ -71,7 +71,7 @@ class Positions:
 
     @classmethod
     def padded(cls, padding: Sequence[int], queries: int, *, start: int | Sequence[int] = 0) -> Self:
-        """Rows that begin with this much padding; the first token of a row stands at `start` (one, or one a row)."""
+        """Rows that begin with this much padding; the first token of a row is at `start`, or its entry in `start`."""
         starts = [start] * len(padding) if isinstance(start, int) else list(start)
         if any(not 0 <= pad <= queries for pad in padding) or len(starts) != len(padding):
             raise RangeError(
@@ -81,16 +81,16 @@ class Positions:
         if starts and not any(padding) and len(set(starts)) == 1:
             return cls.counted(queries, start=starts[0])
         runs = [(row, pad, queries - pad) for row, pad in enumerate(padding) if pad < queries]
-        made = cls._of_runs(runs, len(padding), queries)
-        assert made.at is not None
-        at = made.at + torch.tensor(starts)[:, None, None]
-        return replace(made, at=at, key_at=at)
+        from_zero = cls._of_runs(runs, len(padding), queries)
+        assert from_zero.at is not None
+        at = from_zero.at + torch.tensor(starts)[:, None, None]
+        return replace(from_zero, at=at, key_at=at)
 
     @classmethod
     def masked(cls, keep_BT: Tensor, *, start: int | Sequence[int] = 0) -> Self:
-        """Tokens with keep=False take no position and no part, wherever they stand.
+        """Tokens with keep=False are masked and have no position, wherever they are in the row.
 
-        The mask is looked at, once, to find rows that only begin with padding; not inside a compiled graph.
+        Outside compiled graphs, the mask is inspected once to recognise rows that are padded on the left only.
         """
         batch, queries = keep_BT.shape
         if not torch.compiler.is_compiling():
@@ -101,25 +101,25 @@ class Positions:
         starts = torch.tensor([start] * batch if isinstance(start, int) else list(start), device=keep_BT.device)
         at = (starts[:, None] + keep_BT.cumsum(1) - 1)[:, None]
         keep = keep_BT[:, None]
-        document, key_document = torch.where(keep, 0, _NO_QUERY), torch.where(keep, 0, _NO_KEY)
+        document, key_document = torch.where(keep, 0, _PADDING_QUERY), torch.where(keep, 0, _PADDING_KEY)
         return cls(queries=queries, keys=queries, at=at, key_at=at, document=document, key_document=key_document)
 
     @classmethod
     def explicit(cls, at: Tensor, key_at: Tensor) -> Self:
         """Any int64 positions, broadcastable to B H T and B H S."""
-        for name, given in (("at", at), ("key_at", key_at)):
-            if given.dtype != torch.int64 or not 1 <= given.ndim <= 3:
+        for name, tensor in (("at", at), ("key_at", key_at)):
+            if tensor.dtype != torch.int64 or not 1 <= tensor.ndim <= 3:
                 raise ShapeError(
-                    f"{name} must hold int64 positions, broadcastable to B H and its length, got {given.dtype} with "
-                    f"{given.ndim} axes; bf16 cannot tell 598 from 599"
+                    f"{name} must hold int64 positions, broadcastable to B H and its length, got {tensor.dtype} with "
+                    f"{tensor.ndim} axes; bf16 cannot tell 598 from 599"
                 )
         at, key_at = (x.view((1,) * (3 - x.ndim) + x.shape) for x in (at, key_at))
         return cls(queries=at.shape[2], keys=key_at.shape[2], at=at, key_at=key_at)
 
     @classmethod
     def _of_runs(cls, runs: list[tuple[int, int, int]], batch: int, queries: int) -> Self:
-        """Runs of tokens (row, first, count), in order: each counts from 0 and is a document of its own."""
-        pieces = torch.tensor([[row, at, count, at, count, 0] for row, at, count in runs], dtype=torch.int64)
+        """Runs of tokens (row, first, count), in order: each starts at position 0 and is its own document."""
+        segments = torch.tensor([[row, at, count, at, count, 0] for row, at, count in runs], dtype=torch.int64)
         lengths, begins, numbers, end = [], [], [], 0
         for number, (row, at, count) in enumerate(runs):
             gap = row * queries + at - end
@@ -131,8 +131,8 @@ class Positions:
         spread = torch.tensor([begins, numbers]).repeat_interleave(torch.tensor(lengths), dim=1)
         begin, number_ = spread.view(2, batch, 1, queries)
         at = torch.arange(batch * queries).view(batch, 1, queries) - begin
-        document = torch.where(number_ < 0, _NO_QUERY, number_)
-        key_document = torch.where(number_ < 0, _NO_KEY, number_)
+        document = torch.where(number_ < 0, _PADDING_QUERY, number_)
+        key_document = torch.where(number_ < 0, _PADDING_KEY, number_)
         return cls(
             queries=queries,
             keys=queries,
@@ -140,69 +140,71 @@ class Positions:
             key_at=at,
             document=document,
             key_document=key_document,
-            pieces=pieces.view(-1, 6),
+            segments=segments.view(-1, 6),
         )
 
-    def seeing(self, first: Sequence[int], count: Sequence[int], keys: int) -> Self:
-        """The same queries, with keys of a cache: in row b, count[b] of them, which count up from first[b]."""
+    def with_cached_keys(self, first: Sequence[int], count: Sequence[int], keys: int) -> Self:
+        """The same queries with the keys of a cache: row b has count[b] of them, consecutive from first[b]."""
         if self.at is None:
             return type(self)(queries=self.queries, keys=keys, first=self.first, key_first=first[0])
         device = self.at.device
         number = torch.arange(keys, device=device)
         first_B, count_B = (torch.tensor(x, dtype=torch.int64, device=device)[:, None, None] for x in (first, count))
-        pieces = self.pieces
-        if pieces is not None:
-            held = torch.tensor(count, dtype=torch.int64)[pieces[:, 0]]
-            pieces = torch.stack((*pieces[:, :3].unbind(1), torch.zeros_like(held), held, held - pieces[:, 2]), dim=1)
+        segments = self.segments
+        if segments is not None:
+            cached = torch.tensor(count, dtype=torch.int64)[segments[:, 0]]
+            columns = (*segments[:, :3].unbind(1), torch.zeros_like(cached), cached, cached - segments[:, 2])
+            segments = torch.stack(columns, dim=1)
         return replace(
             self,
             keys=keys,
             key_at=first_B + number,
             document=torch.zeros_like(self.at) if self.document is None else self.document.clamp_max(0),
-            key_document=torch.where(number < count_B, 0, _NO_KEY),
-            pieces=pieces,
+            key_document=torch.where(number < count_B, 0, _PADDING_KEY),
+            segments=segments,
         )
 
     def check(self, sizes: Mapping[str, int]) -> dict[str, Tensor]:
-        """Refuse to stand for tensors of other sizes (B, H, T, S); give the tensors every backend may read."""
+        """Check that the positions fit these sizes (B, H, T, S), and return their tensors by name."""
         shapes.same("number of queries", "the call", sizes["T"], "positions", self.queries)
         shapes.same("number of keys", "the call", sizes["S"], "positions", self.keys)
-        given = {"at": self.at, "key_at": self.key_at, "document": self.document, "key_document": self.key_document}
-        found = {name: tensor for name, tensor in given.items() if tensor is not None}
-        for name, tensor in found.items():
+        fields = {"at": self.at, "key_at": self.key_at, "document": self.document, "key_document": self.key_document}
+        tensors = {name: tensor for name, tensor in fields.items() if tensor is not None}
+        for name, tensor in tensors.items():
             axes = "BHS" if name.startswith("key") else "BHT"
             shapes.broadcastable(f"positions.{name}", tensor, axes, [sizes[axis] for axis in axes])
-        return found
+        return tensors
 
     @property
     def consecutive(self) -> bool:
-        """Whether each row is one run, known without pieces."""
+        """Whether the positions of each row are consecutive, as integers rather than tensors."""
         return self.at is None
 
     @property
     def offset(self) -> int:
-        """How far the first query stands after the first key, where each row is one run."""
+        """Position of the first query minus that of the first key, for consecutive positions."""
         return self.first - self.key_first
 
-    def of_queries(self, device: torch.device) -> Tensor:
-        """int64, broadcastable to B H T."""
+    def query_positions(self, device: torch.device) -> Tensor:
+        """Positions of the queries: int64, broadcastable to B H T."""
         if self.at is not None:
             return self.at
         return torch.arange(self.first, self.first + self.queries, device=device).view(1, 1, -1)
 
-    def of_keys(self, device: torch.device) -> Tensor:
+    def key_positions(self, device: torch.device) -> Tensor:
+        """Positions of the keys: int64, broadcastable to B H S."""
         if self.key_at is not None:
             return self.key_at
         return torch.arange(self.key_first, self.key_first + self.keys, device=device).view(1, 1, -1)
 
     def same_document(self, queries: slice, keys: slice) -> Tensor | None:
-        """B 1 T S for a part of the queries and keys; None where each row is one document."""
+        """Which of these queries and keys share a document, B 1 T S; None where each row is one document."""
         if self.document is None or self.key_document is None:
             return None
         return self.document[..., queries, None] == self.key_document[..., None, keys]
 
     def to(self, device: torch.device | str) -> Self:
-        """Pieces stay on the CPU: the kernels that read them run there, or are launched from there."""
+        """The same positions on another device. Segments stay on the CPU, where the kernels that read them run."""
         at, key_at, document, key_document = (
             None if x is None else x.to(device, non_blocking=True)
             for x in (self.at, self.key_at, self.document, self.key_document)
@@ -210,5 +212,5 @@ class Positions:
         return replace(self, at=at, key_at=key_at, document=document, key_document=key_document)
 
 
-def _shown(lengths: Sequence[Sequence[int]]) -> str:
+def _format(lengths: Sequence[Sequence[int]]) -> str:
     return str([list(row) for row in lengths[:4]]) + (" ..." if len(lengths) > 4 else "")

@@ -1,5 +1,6 @@
-"""Plain numbers in, weights out: what each mechanism makes of a row of scores."""
+"""`weigh`: the weights a mechanism assigns to rows of scores."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -7,11 +8,19 @@ from torch import Tensor
 
 from keysift.core import shapes
 from keysift.core.errors import RangeError, ShapeError
-from keysift.kernels import dense
-from keysift.kernels.call import Scalars, align
+from keysift.kernels.eager import dense
+from keysift.kernels.scalars import Scalars, align_scalars
 from keysift.mechanisms import find
 from keysift.mechanisms.rules import Visible
 from keysift.mechanisms.spec import Mechanism, Site
+
+# A row of scores belongs to no model. The context is short, so that weights divided by its length stay readable.
+ROW_SITE = Site(context=4)
+
+
+def default_scalars(mechanism: str | Mechanism) -> dict[str, float]:
+    """The values that `weigh` uses for scalars that are not given."""
+    return {s.name: s.default(ROW_SITE).mean().item() for s in find(mechanism).scalars if s.follows is None}
 
 
 def weigh(
@@ -23,37 +32,42 @@ def weigh(
     distance: Tensor | Sequence[int] | None = None,
     scalars: Scalars | None = None,
 ) -> Tensor:
-    """The weights of rows of scores (the last axis runs over keys), already scaled; no positions unless given.
+    """The weights of rows of scaled scores; the last axis is that of the keys.
 
     second     scores of the second map, for mechanisms that compare two; by default all equal
-    keep       which keys take part, by default all
-    distance   how many positions before the query each key stands, by default 0 for all
-    scalars    the mechanism's scalars, one number each; what is left out takes its initial value
+    keep       boolean mask of the keys, by default all True
+    distance   position of the query minus that of each key, by default 0
+    scalars    the mechanism's scalars, one number each; a missing one takes its value in `default_scalars`
 
-    Where a mechanism reads cosines (screening), a score is a cosine in [-1, 1], here as on the command line.
+    For mechanisms that read cosines (screening), scores are cosines in [-1, 1]. A visible NaN makes its row NaN.
     """
-    found = find(mechanism)
+    spec = find(mechanism)
     x = _rows("scores", scores)
     shapes.not_empty("scores", "key", x.shape[-1])
     y = torch.zeros_like(x) if second is None else _rows("second", second).to(x.dtype)
     shapes.broadcastable("second", y, "." * x.ndim, x.shape)
-    kept = torch.ones_like(x, dtype=torch.bool) if keep is None else torch.as_tensor(keep, device=x.device)
-    if kept.dtype != torch.bool:
-        raise ShapeError(f"keep must be boolean (True: take part), got {kept.dtype}")
-    away = torch.zeros_like(x, dtype=torch.int64) if distance is None else torch.as_tensor(distance, device=x.device)
-    for name, mask in (("keep", kept), ("distance", away)):
-        shapes.broadcastable(name, mask, "." * x.ndim, x.shape)
-    for name, map_ in (("scores", x), ("second", y)):
-        outside = ~(map_.abs() <= 1) & kept
-        if found.cosine_scores and bool(outside.any()):
+    mask = torch.ones_like(x, dtype=torch.bool) if keep is None else torch.as_tensor(keep, device=x.device)
+    if mask.dtype != torch.bool:
+        raise ShapeError(f"keep must be boolean (True: attend to the key), got {mask.dtype}")
+    distances = (
+        torch.zeros_like(x, dtype=torch.int64) if distance is None else torch.as_tensor(distance, device=x.device)
+    )
+    for name, given in (("keep", mask), ("distance", distances)):
+        shapes.broadcastable(name, given, "." * x.ndim, x.shape)
+    for name, given in (("scores", x), ("second", y)):
+        outside = ~(given.abs() <= 1) & mask
+        if spec.cosine_scores and bool(outside.any()):
             raise RangeError(
-                f"{found.name} reads {name} as cosines in [-1, 1], got {map_.expand(x.shape)[outside][0].item():g}; "
+                f"{spec.name} reads {name} as cosines in [-1, 1], got {given.expand(x.shape)[outside][0].item():g}; "
                 f"divide by the lengths of q and k first"
             )
-    visible = Visible(_as_row(kept.expand(x.shape)), _as_row(away.expand(x.shape)))
-    aligned = align(found, scalars, Site(), dict.fromkeys("BHGTSV", 1), carry=x.dtype, device=x.device)
-    maps = (_as_row(x), _as_row(y.expand(x.shape)))[: found.maps]
-    return dense.weigh(found, maps, visible, aligned).reshape(x.shape)
+    visible = Visible(_as_row(mask.expand(x.shape)), _as_row(distances.expand(x.shape)))
+    aligned = align_scalars(spec, scalars, ROW_SITE, dict.fromkeys("BHGTSV", 1), dtype=x.dtype, device=x.device)
+    maps = (_as_row(x), _as_row(y.expand(x.shape)))[: spec.maps]
+    weights = dense.weigh(spec, maps, visible, aligned).reshape(x.shape)
+    # Comparisons with zero would lose a NaN.
+    nan_rows = ((x.isnan() | y.isnan()) & mask).any(-1, keepdim=True)
+    return torch.where(nan_rows & mask, math.nan, weights)
 
 
 def _rows(name: str, values: Tensor | Sequence[float]) -> Tensor:

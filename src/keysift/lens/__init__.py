@@ -1,21 +1,27 @@
-"""What attention does in a trained model, in numbers: ours or, through keysift.hub, a Hugging Face model.
+"""Attention diagnostics of a trained model: a keysift model or, through keysift.hub, a Hugging Face model.
 
-Reading order: record (plain data, no torch) -> reading (one layer's attention, block by block) -> rows, geometry,
-sensitivity (diagnostics of a block) -> collect (means by layer, head and context length) -> examine (the whole).
+    record = keysift.lens.inspect(model, ["Once upon a time ..."])
 
-    record = keysift.lens.inspect(subject, ["Once upon a time ..."])
+Reading order: model (the interface of a model) -> layer_view (one layer's attention, block by block) -> diagnostics
+(numbers per row) -> head_statistics (means per head and context length) -> experiments (runs with changed attention or
+input) -> inspection (`inspect`) -> findings (sentences). The record itself is in keysift.records.lens.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from keysift.lens.examine import inspect as inspect
-    from keysift.lens.record import Record as Record
-    from keysift.lens.record import load as load
-    from keysift.lens.subject import Subject as Subject
+    from keysift.lens.inspection import inspect as inspect
+    from keysift.lens.model import LensModel as LensModel
+    from keysift.records.lens import Record as Record
+    from keysift.records.lens import load as load
 
-_MENU = {"inspect": "examine", "Record": "record", "load": "record", "Subject": "subject"}
+_MENU = {
+    "inspect": "keysift.lens.inspection",
+    "Record": "keysift.records.lens",
+    "load": "keysift.records.lens",
+    "LensModel": "keysift.lens.model",
+}
 __all__ = [*_MENU]  # noqa: PLE0604
 
 
@@ -23,4 +29,4 @@ __all__ = [*_MENU]  # noqa: PLE0604
 def __getattr__(name: str) -> Any:
     if name not in _MENU:
         raise AttributeError(f"module 'keysift.lens' has no attribute {name!r}; it offers {', '.join(__all__)}")
-    return getattr(import_module(f"keysift.lens.{_MENU[name]}"), name)
+    return getattr(import_module(_MENU[name]), name)

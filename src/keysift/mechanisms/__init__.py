@@ -1,6 +1,6 @@
-"""The mathematics: one file for each family, dense, differentiable, fp64-ready. Importing this fills the registry.
+"""The mechanisms: dense, differentiable definitions, one file per family. Importing this package registers them.
 
-To add a mechanism: write its file, register it here, give it a page in docs/mechanisms/. The property tests, the
+To add a mechanism, write its file, register it here, and add a page in docs/mechanisms/. The property tests, the
 command line and the tables follow from its spec.
 """
 
@@ -60,7 +60,7 @@ register(gates.output_gate(SOFTMAX))
 register(gates.output_head_gate(SOFTMAX))
 register(gates.value_gate(SOFTMAX))
 
-# Every promise of these, kept or refuted, is tried by tests/mechanisms/test_promises.py.
+# tests/mechanisms/test_promises.py checks every promise of these mechanisms, stated or not.
 TESTED = frozenset(MECHANISMS.names())
 
 __all__ = ["MECHANISMS", "TESTED", "WRAPPERS", "find", "register"]

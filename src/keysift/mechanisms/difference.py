@@ -1,13 +1,13 @@
-"""Differences of two softmaxes that can reach exact zero, as proposed in discussion of differential attention.
+"""Differences of two softmaxes that can be exactly zero, from the public discussion of differential attention.
 
 With a = softmax(x), b = softmax(y):
 
-    rectified        w = max(0, a - lam b)            (and the literal min of the proposal)
+    rectified             w = max(0, a - lam b)       (and min instead of max, as the proposal was written)
     Heaviside, literal    w = a - lam H(a - lam b)
     Heaviside, constant   w = a - lam H(b) = a - lam on every visible key, since b > 0: the second map drops out
-    Heaviside, gate       w = a H(a - lam b)          (the intent; optionally renormalised)
+    Heaviside, gate       w = a H(a - lam b)          (what the proposal intended; optionally renormalised)
 
-H(0) = 0. H is flat, so nothing inside it learns without a surrogate: in the gate neither the second map nor lam does.
+H(0) = 0. H has zero gradient, so without a surrogate the gate gives no gradient to the second map and to lam.
 Letters: B batch, H heads, T queries, S keys.
 """
 
@@ -24,7 +24,7 @@ from keysift.mechanisms.spec import Constant, Mechanism, Per, Promise, Scalar, S
 
 _SOURCE = "public discussion of arXiv:2410.05258v2"
 _TWO_PASS = "both normalisers are needed before the comparison"
-_NEEDS_LAM = "needs lam > 1; with lam < 1 at least 1 - lam of the mass stays"
+_NEEDS_LAM = "needs lam > 1; with lam < 1 the weights sum to at least 1 - lam"
 _CUT = frozenset(
     {
         Promise.NONNEGATIVE,
@@ -48,7 +48,7 @@ LAM = Scalar(
     name="lam",
     meaning="the weight of the second map in the comparison",
     per=Per.HEAD,
-    # A learned lam stays in its range: softplus(log(e^0.5 - 1)) = 0.5.
+    # softplus keeps a learned lam positive; softplus(log(e^0.5 - 1)) = 0.5.
     init=Constant(math.log(math.expm1(0.5))),
     link=_softplus,
     above=0.0,
@@ -66,7 +66,7 @@ def below(a_BHTS: Tensor, b_BHTS: Tensor, *, lam: Tensor) -> Tensor:
 
 
 def rectified_difference(rectify: Literal["max", "min"] = "max") -> Mechanism:
-    """`max` keeps what the first map has more of; `min` is the proposal's own text, kept for the record."""
+    """Rectified difference. `max` is the intended form; `min` is the form in the text of the proposal."""
     negative = {Promise.NONNEGATIVE, Promise.HULL_WITH_ZERO}
     return Mechanism(
         name="rectified_difference" if rectify == "max" else "rectified_difference_min",
@@ -88,7 +88,7 @@ def rectified_difference(rectify: Literal["max", "min"] = "max") -> Mechanism:
 
 
 class _StraightThrough(torch.autograd.Function):
-    """H(x) forward, the slope of sigmoid(x / temperature) backward."""
+    """Straight-through step: H(x) forward, the derivative of sigmoid(x / temperature) backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, temperature: float) -> Tensor:
@@ -111,7 +111,7 @@ def _step(x: Tensor, surrogate_temperature: float | None) -> Tensor:
 
 @dataclass(frozen=True)
 class Gate:
-    """a H(a - lam b); with a surrogate temperature H has the slope of a sigmoid backward."""
+    """a H(a - lam b). With a surrogate temperature, H has the derivative of a sigmoid in the backward pass."""
 
     surrogate_temperature: float | None = None
 
@@ -120,7 +120,7 @@ class Gate:
 
 
 def heaviside_gate(*, surrogate_temperature: float | None = None, renormalise: bool = False) -> Mechanism:
-    """A hard gate on the comparison. With a surrogate temperature the second map and lam learn straight through."""
+    """Hard gate a H(a - lam b). A surrogate temperature gives gradients to the second map and to lam."""
     return Mechanism(
         name="heaviside_gate_renormalised" if renormalise else "heaviside_gate",
         title="Heaviside gate, renormalised" if renormalise else "Heaviside gate",
@@ -140,7 +140,7 @@ def literal(a_BHTS: Tensor, b_BHTS: Tensor, *, lam: Tensor) -> Tensor:
     return a_BHTS - lam * _step(a_BHTS - lam * b_BHTS, None)
 
 
-def subtracted(seen_BHT1: Tensor, *, lam: Tensor) -> Tensor:
+def subtracted(count_BHT1: Tensor, *, lam: Tensor) -> Tensor:
     return lam
 
 
@@ -155,8 +155,8 @@ HEAVISIDE_LITERAL = Mechanism(
     scalars=(LAM,),
     holds=frozenset({Promise.BOUNDED, Promise.REFUSES_IN_LIMIT, Promise.SHIFT_INVARIANT, Promise.CAUSAL}),
     notes={
-        Promise.SUMS_TO_ONE: "sums to 1 - lam * (number of keys that pass), without a lower bound as keys are added",
-        Promise.REFUSES_IN_LIMIT: "lam = 1 and all of the first map on one key",
+        Promise.SUMS_TO_ONE: "sums to 1 - lam * (number of keys with a > lam b), which has no lower bound",
+        Promise.REFUSES_IN_LIMIT: "lam = 1 and a first map concentrated on one key",
         Promise.SINGLE_PASS: _TWO_PASS,
     },
 )

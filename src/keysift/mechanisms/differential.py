@@ -1,6 +1,6 @@
-"""Differential attention: one softmax minus a share of another.
+"""Differential attention: a softmax minus lam times a second softmax.
 
-Version 1 (Ye et al., arXiv:2410.05258v2): a head owns two query maps, two key maps and one double-width value.
+Version 1 (Ye et al., arXiv:2410.05258v2): a head has two query maps, two key maps and values of double width.
 
     o = (softmax(x) - lam softmax(y)) v
     u = (1 - lam_init) RMSNorm(o)
@@ -10,7 +10,7 @@ Version 2 (Microsoft, technical blog of 20 January 2026): the two query maps of 
 
     o = (softmax(x) - lam softmax(y)) v,   lam = sigmoid of a projection of the query's token
 
-Maps of a head are neighbours: query heads 2h and 2h + 1, and in version 1 key heads 2g and 2g + 1.
+The maps of a head are adjacent: query heads 2h and 2h + 1, and in version 1 key heads 2g and 2g + 1.
 Letters: B batch, H heads, T queries, V value width.
 """
 
@@ -78,7 +78,7 @@ DIFFERENTIAL_V1 = Mechanism(
         ),
         Scalar(
             name="lam_init",
-            meaning="the layer's constant that sets the output length",
+            meaning="the layer's constant that sets the length of the output",
             per=Per.LAYER,
             init=_constant,
             learned=False,
@@ -95,8 +95,8 @@ DIFFERENTIAL_V1 = Mechanism(
     holds=_HOLDS | {Promise.REFUSES_IN_LIMIT},
     notes={
         Promise.EXACT_ZERO: "only where softmax(x) = lam softmax(y), a set of measure zero",
-        Promise.REFUSES_IN_LIMIT: "lam = 1 and both maps equal to within the eps of the RMSNorm; it brings any larger "
-        "difference back to the length (1 - lam_init) sqrt(V)",
+        Promise.REFUSES_IN_LIMIT: "lam = 1 and both maps equal to within the eps of the RMSNorm, which rescales any "
+        "larger difference to the length (1 - lam_init) sqrt(V)",
         Promise.SUMS_TO_ONE: "sums to 1 - lam before the norm",
     },
 )

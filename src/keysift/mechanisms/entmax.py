@@ -1,11 +1,11 @@
-"""Sparse maps onto the simplex: sparsemax, entmax-1.5 and alpha-entmax.
+"""Sparsemax, entmax-1.5 and alpha-entmax: sparse maps onto the simplex.
 
     w = argmax over the simplex of  <w, x> + H_alpha(w)         (Tsallis entropy of order alpha)
-      = max((alpha - 1) x - tau, 0)^(1 / (alpha - 1))           tau the one number with sum w = 1
+      = max((alpha - 1) x - tau, 0)^(1 / (alpha - 1))           with the unique tau for which sum w = 1
 
 sparsemax: alpha = 2 (arXiv:1602.02068v2). entmax-1.5 and any alpha: arXiv:1905.05702v2; learned: arXiv:1909.00015v2.
-Scores are shifted so that the visible maximum is 0; then a key at or below -1 / (alpha - 1) is outside the support,
-and keys that take no part are put there.
+Scores are shifted so that the visible maximum is 0. A key at or below -1 / (alpha - 1) is then outside the support, and
+masked keys are set to such a value.
 
 Letters: B batch, H heads, T queries, S keys.
 """
@@ -24,18 +24,18 @@ Solve = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def solve_sparsemax(x: Tensor, keep: Tensor, alpha: Tensor) -> Tensor:
-    """By sorting: the support is the longest prefix with 1 + k x_(k) > sum of the first k."""
+    """Solve by sorting: the support is the longest prefix with 1 + k x_(k) > sum of the first k scores."""
     z = torch.where(keep, x, -2.0)
     top = z.sort(-1, descending=True).values
     k = torch.arange(1, z.shape[-1] + 1, dtype=z.dtype, device=z.device)
     total = top.cumsum(-1)
-    size = (1 + k * top > total).sum(-1, keepdim=True).clamp_min(1)  # none only where a visible score is NaN
+    size = (1 + k * top > total).sum(-1, keepdim=True).clamp_min(1)  # 0 only if a visible score is NaN
     tau = (total.gather(-1, size - 1) - 1) / size
     return (z - tau).clamp_min(0)
 
 
 def solve_entmax15(x: Tensor, keep: Tensor, alpha: Tensor) -> Tensor:
-    """By sorting: for each prefix length the tau that would normalise it; the support is the longest consistent one."""
+    """Solve by sorting: compute the tau of each prefix; the support is the longest prefix consistent with its tau."""
     z = torch.where(keep, x / 2, -2.0)
     top = z.sort(-1, descending=True).values
     k = torch.arange(1, z.shape[-1] + 1, dtype=z.dtype, device=z.device)
@@ -47,7 +47,7 @@ def solve_entmax15(x: Tensor, keep: Tensor, alpha: Tensor) -> Tensor:
 
 
 def solve_by_bisection(x: Tensor, keep: Tensor, alpha: Tensor) -> Tensor:
-    """For any alpha: tau lies in [-1, -n^(1 - alpha)], halved until the type has no digit left."""
+    """Solve by bisection, for any alpha: tau is in [-1, -n^(1 - alpha)], halved down to the precision of the dtype."""
     z = torch.where(keep, (alpha - 1) * x, -2.0)
     seen = keep.sum(-1, keepdim=True).clamp_min(1).to(z.dtype)
     low = torch.full_like(z[..., :1], -1.0)
@@ -57,58 +57,91 @@ def solve_by_bisection(x: Tensor, keep: Tensor, alpha: Tensor) -> Tensor:
         width = width / 2
         total = (z - (low + width)).clamp_min(0).pow(power).sum(-1, keepdim=True)
         low = torch.where(total >= 1, low + width, low)
-    return parts.share((z - low).clamp_min(0).pow(power))
+    return parts.normalise((z - low).clamp_min(0).pow(power))
 
 
 class _Entmax(torch.autograd.Function):
-    """The solvers are not differentiated through: the optimum's own derivative is exact and cheaper."""
+    """Entmax with the analytic derivative of the optimum, which is exact and cheaper than that of the solver."""
+
+    generate_vmap_rule = True
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, keep: Tensor, alpha: Tensor, order: float | None, solve: Solve) -> Tensor:
-        w = solve(x - parts.visible_max(x, keep), keep, alpha).masked_fill(~keep, 0.0)
-        ctx.save_for_backward(w, alpha)
-        ctx.order = order
-        return w
+    def forward(x: Tensor, keep: Tensor, alpha: Tensor, order: float | None, solve: Solve) -> Tensor:
+        return solve(x - parts.visible_max(x, keep), keep, alpha).masked_fill(~keep, 0.0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, _, alpha, ctx.order, _ = inputs
+        ctx.save_for_backward(output, alpha)
+        ctx.save_for_forward(output, alpha)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, Tensor | None, None, None]:
         (dw,) = grads
         w, alpha = ctx.saved_tensors
-        slope = _slope(w, alpha, ctx.order)
-        portion = parts.share(slope)
-        dx = slope * (dw - (portion * dw).sum(-1, keepdim=True))
+        dx = _along_slope(w, alpha, ctx.order, dw)
         if not ctx.needs_input_grad[2]:
             return dx, None, None, None, None
-        shannon = torch.xlogy(w, w)
-        tilt = alpha - 1
-        dalpha = (w - portion) / tilt.square() - (shannon - portion * shannon.sum(-1, keepdim=True)) / tilt
-        return dx, None, (dw * dalpha).sum_to_size(alpha.shape), None, None
+        return dx, None, (dw * _order_derivative(w, alpha, ctx.order)).sum_to_size(alpha.shape), None, None
+
+
+class _EntmaxForwardMode(_Entmax):
+    """The same with a forward-mode derivative, which torch.compile does not support."""
+
+    @staticmethod
+    def jvp(ctx: Any, dx: Tensor, dkeep: None, dalpha: Tensor | None, dorder: None, dsolve: None) -> Tensor:
+        w, alpha = ctx.saved_tensors
+        dw = _along_slope(w, alpha, ctx.order, dx)  # the Jacobian of the scores is symmetric
+        return dw if dalpha is None else dw + dalpha * _order_derivative(w, alpha, ctx.order)
+
+
+def _along_slope(w: Tensor, alpha: Tensor, order: float | None, d: Tensor) -> Tensor:
+    """The Jacobian of the weights with respect to the scores, times d."""
+    slope = _slope(w, alpha, order)
+    return slope * (d - (parts.normalise(slope) * d).sum(-1, keepdim=True))
+
+
+def _order_derivative(w: Tensor, alpha: Tensor, order: float | None) -> Tensor:
+    """The derivative of the weights with respect to alpha."""
+    portion = parts.normalise(_slope(w, alpha, order))
+    shannon = w * _on_support(w).log()
+    tilt = alpha - 1
+    return (w - portion) / tilt.square() - (shannon - portion * shannon.sum(-1, keepdim=True)) / tilt
 
 
 def _slope(w: Tensor, alpha: Tensor, order: float | None) -> Tensor:
-    """w^(2 - alpha) on the support; powers that have a name are cheaper by it."""
+    """w^(2 - alpha) on the support, with faster functions for alpha = 2 and 1.5."""
     if order == 2:
         return (w > 0).to(w.dtype)
-    return w.sqrt() if order == 1.5 else torch.where(w > 0, w.pow(2 - alpha), 0.0)
+    if order == 1.5 and not torch.is_grad_enabled():
+        return w.sqrt()
+    on_support = _on_support(w)
+    return torch.where(w > 0, on_support.sqrt() if order == 1.5 else on_support.pow(2 - alpha), 0.0)
 
 
-def solved(x: Tensor, keep: Tensor, order: Tensor | float, solve: Solve) -> Tensor:
-    """The weights found by `solve`, with the derivative of the optimum."""
+def _on_support(w: Tensor) -> Tensor:
+    """The weights with 1 in place of 0, where the derivatives of powers and logarithms are infinite."""
+    return torch.where(w > 0, w, 1.0)
+
+
+def weigh_with_solver(x: Tensor, keep: Tensor, order: Tensor | float, solve: Solve) -> Tensor:
+    """Weights from `solve`. Their gradient is that of the exact solution, whichever solver computes it."""
     alpha = order if isinstance(order, Tensor) else x.new_tensor(order)
     known = None if isinstance(order, Tensor) else order
-    return _Entmax.apply(x, keep.expand(x.shape), alpha, known, solve)  # type: ignore[no-any-return,no-untyped-call]
+    function = _Entmax if torch.compiler.is_compiling() else _EntmaxForwardMode
+    return function.apply(x, keep.expand(x.shape), alpha, known, solve)  # type: ignore[no-any-return,no-untyped-call]
 
 
 def weigh_sparsemax(x_BHTS: Tensor, keep_BHTS: Tensor) -> Tensor:
-    return solved(x_BHTS, keep_BHTS, 2.0, solve_sparsemax)
+    return weigh_with_solver(x_BHTS, keep_BHTS, 2.0, solve_sparsemax)
 
 
 def weigh_entmax15(x_BHTS: Tensor, keep_BHTS: Tensor) -> Tensor:
-    return solved(x_BHTS, keep_BHTS, 1.5, solve_entmax15)
+    return weigh_with_solver(x_BHTS, keep_BHTS, 1.5, solve_entmax15)
 
 
 def weigh_alpha_entmax(x_BHTS: Tensor, keep_BHTS: Tensor, *, alpha: Tensor) -> Tensor:
-    return solved(x_BHTS, keep_BHTS, alpha, solve_by_bisection)
+    return weigh_with_solver(x_BHTS, keep_BHTS, alpha, solve_by_bisection)
 
 
 def learned(*, alpha: Tensor) -> Tensor:
@@ -116,7 +149,7 @@ def learned(*, alpha: Tensor) -> Tensor:
 
 
 def _between_one_and_two(raw: Tensor, site: Site) -> Tensor:
-    # Kept off 1, where the power 1 / (alpha - 1) leaves fp32 no digits and sigmoid underflows into softmax.
+    # Bounded away from 1, where the power 1 / (alpha - 1) exceeds the precision of fp32.
     return 1 + raw.sigmoid().clamp_min(0.01)
 
 
@@ -134,7 +167,7 @@ _HOLDS = frozenset(
         Promise.BLOCKS_SKIPPABLE,
     }
 )
-_NOTES = {Promise.SINGLE_PASS: "the threshold needs the whole row before any value can be read"}
+_NOTES = {Promise.SINGLE_PASS: "tau depends on the whole row and is needed before values can be summed"}
 
 SPARSEMAX = Mechanism(
     name="sparsemax",

@@ -1,10 +1,10 @@
-"""Gates around any mechanism: another way to say "nothing here" (arXiv:2505.06708v1).
+"""Output gates and value gates for any mechanism (arXiv:2505.06708v1).
 
-    output gate        u_t = g_t * o_t     g a sigmoid of the query's token: silences a query, in the limit
-    output head gate   the same with one number for each head instead of one for each channel
-    value gate         v_s <- g_s * v_s    g a sigmoid of the key's token: silences a key for every query alike
+    output gate        u_t = g_t * o_t     g is a sigmoid of the query's token; it can silence a query in the limit
+    output head gate   the same with one gate per head instead of one per channel
+    value gate         v_s <- g_s * v_s    g is a sigmoid of the key's token; it can silence a key for all queries
 
-The weights stay what they were. Wrap by name: "softmax+output_gate", "screening+value_gate".
+The weights do not change. A name with a wrapper applies a gate: "softmax+output_gate", "screening+value_gate".
 Letters: B batch, H heads, T queries, S keys, K key width, V value width.
 """
 
@@ -55,7 +55,7 @@ def _wrap(inner: Mechanism, gate: Scalar, title: str, formula: str, holds: froze
         formula=f"{inner.formula}; {formula}",
         scalars=(*inner.scalars, gate),
         holds=holds,
-        # A note explains a verdict; where the gate changed the verdict the inner note no longer does.
+        # A note explains whether a promise holds, so drop it where the gate changes that.
         notes={
             promise: note for promise, note in inner.notes.items() if (promise in inner.holds) == (promise in holds)
         },
@@ -63,25 +63,25 @@ def _wrap(inner: Mechanism, gate: Scalar, title: str, formula: str, holds: froze
 
 
 def output_gate(inner: Mechanism) -> Mechanism:
-    """One gate for each query, head and channel."""
-    gate = _gate("output_gate", "how much of each output channel a query lets through", Per.QUERY_CHANNEL)
+    """Wrap a mechanism with a gate for each query, head and channel."""
+    gate = _gate("output_gate", "factor of each output channel of a query", Per.QUERY_CHANNEL)
     holds = (inner.holds - _HULLS) | {Promise.REFUSES_IN_LIMIT}
     wrapped = _wrap(inner, gate, "an output gate", "output times a gate per channel", holds)
     return replace(wrapped, finish=(*inner.finish, _gate_output))
 
 
 def output_head_gate(inner: Mechanism) -> Mechanism:
-    """One gate for each query and head: shrinking towards zero keeps the output in the hull of the values and zero."""
-    gate = _gate("output_head_gate", "how much of a head's output a query lets through", Per.QUERY)
+    """Wrap a mechanism with a gate for each query and head. The output stays in the hull of the values and zero."""
+    gate = _gate("output_head_gate", "factor of a head's output for a query", Per.QUERY)
     holds = (inner.holds - {Promise.CONVEX_HULL}) | {Promise.REFUSES_IN_LIMIT}
     wrapped = _wrap(inner, gate, "an output gate per head", "output times a gate per head", holds)
     return replace(wrapped, finish=(*inner.finish, _gate_head))
 
 
 def value_gate(inner: Mechanism) -> Mechanism:
-    """One gate for each key and channel, the same for all queries."""
-    gate = _gate("value_gate", "how much of each value channel a key gives", Per.KEY_CHANNEL)
-    # Also with a norm after the sum: its eps wins once the gates have made the values small enough.
+    """Wrap a mechanism with a gate for each key and channel, the same for all queries."""
+    gate = _gate("value_gate", "factor of each value channel of a key", Per.KEY_CHANNEL)
+    # This holds with a norm after the sum too: its eps dominates when the gates make the values small enough.
     holds = (inner.holds - _HULLS) | {Promise.REFUSES_IN_LIMIT}
     wrapped = _wrap(inner, gate, "a value gate", "values times a gate per key", holds)
     return replace(wrapped, prepare=(*inner.prepare, _gate_values))

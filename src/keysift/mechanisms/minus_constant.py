@@ -1,9 +1,9 @@
-"""Softmax minus a constant: the control that separates "subtract something" from "subtract what is irrelevant".
+"""Softmax minus a constant: a control for differential attention, with a constant in place of the second map.
 
     softmax_minus_constant   w = gain (softmax(x) - c)         e.g. gain 2, c 1/2
     softmax_minus_uniform    w = softmax(x) - lam / n          differential attention whose second map is uniform
 
-n counts the keys the query sees. Letters: B batch, H heads, T queries.
+n is the number of visible keys. Letters: B batch, H heads, T queries.
 """
 
 from torch import Tensor
@@ -15,12 +15,12 @@ _SOURCE = "public discussion of arXiv:2410.05258v2"
 _HOLDS = frozenset({Promise.BOUNDED, Promise.SHIFT_INVARIANT, Promise.CAUSAL, Promise.SINGLE_PASS})
 
 
-def constant(seen_BHT1: Tensor, *, c: Tensor) -> Tensor:
+def constant(count_BHT1: Tensor, *, c: Tensor) -> Tensor:
     return c
 
 
-def uniform(seen_BHT1: Tensor, *, lam: Tensor) -> Tensor:
-    return lam / seen_BHT1
+def uniform(count_BHT1: Tensor, *, lam: Tensor) -> Tensor:
+    return lam / count_BHT1
 
 
 def in_front(*, gain: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ SOFTMAX_MINUS_CONSTANT = Mechanism(
     scalars=(
         Scalar(
             name="gain",
-            meaning="the factor in front",
+            meaning="the factor of the weights",
             per=Per.HEAD,
             init=Constant(2.0),
             learned=False,

@@ -3,7 +3,7 @@
     o = max(x, 0) v
     y = gain * o / sqrt(mean o^2 + eps) * sigmoid(gate * o)       the mean over all heads and channels of the position
 
-The weights are judged one key at a time; the norm after them is not, it couples all heads and removes most of the size.
+The weights are pointwise. The norm is not: it couples all heads and removes most of the output's scale.
 Letters: B batch, H heads, T queries, S keys, V value width.
 """
 
@@ -14,7 +14,7 @@ from keysift.mechanisms import parts
 from keysift.mechanisms.rules import Pointwise
 from keysift.mechanisms.spec import Mechanism, Per, Promise, Scalar, Site
 
-_EPS = 1e-8  # as in the authors' code; at initialisation scores are small enough for it to matter
+_EPS = 1e-8  # the value of the authors' code; it matters at initialisation, where scores are small
 
 
 def _ones(site: Site, generator: torch.Generator | None) -> Tensor:
@@ -25,7 +25,7 @@ def _zeros(site: Site, generator: torch.Generator | None) -> Tensor:
     return torch.zeros(site.heads, site.value_width, dtype=torch.float64)
 
 
-def judge(x_BHTS: Tensor, distance_BHTS: Tensor) -> Tensor:
+def weigh_key(x_BHTS: Tensor, distance_BHTS: Tensor) -> Tensor:
     return torch.relu(x_BHTS)
 
 
@@ -39,7 +39,7 @@ RELA = Mechanism(
     source="arXiv:2104.07012v2",
     page="rela",
     formula="w = max(x, 0); output gated and RMS-normalised over all heads",
-    rule=Pointwise(judge=judge),
+    rule=Pointwise(weigh_key=weigh_key),
     finish=(finish,),
     scalars=(
         Scalar(
@@ -71,7 +71,7 @@ RELA = Mechanism(
         }
     ),
     notes={
-        Promise.ABSOLUTE: "of the weights; the norm after them makes the output's size depend on all keys of all heads",
-        Promise.SCALE_INVARIANT: "the norm removes the scale, the gate sigmoid(gate * o) brings it back",
+        Promise.ABSOLUTE: "of the weights; after the norm, the output's scale depends on all keys of all heads",
+        Promise.SCALE_INVARIANT: "the norm removes the scale, but the gate sigmoid(gate * o) depends on it",
     },
 )

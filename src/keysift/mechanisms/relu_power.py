@@ -1,8 +1,9 @@
-"""Powers of ReLU over the length (arXiv:2309.08586v2).
+"""ReLU attention: powers of ReLU, divided by a length (arXiv:2309.08586v2).
 
     w = max(x, 0)^p / L,   p = 1 or 2
 
-L is a constant (`relu`, `relu_squared`: each key is judged alone) or the keys the query sees (`relu_visible`).
+L is the context length, a constant (`relu` and `relu_squared`, both pointwise), or the number of visible keys
+(`relu_visible`).
 Letters: B batch, H heads, T queries, S keys.
 """
 
@@ -25,7 +26,7 @@ _HOLDS = frozenset(
         Promise.BLOCKS_SKIPPABLE,
     }
 )
-_SCALE = {Promise.SCALE_INVARIANT: "homogeneous instead: degree p in the product of the two factors"}
+_NOTES = {Promise.SCALE_INVARIANT: "factors a on queries and b on keys multiply every weight by (a b)^p"}
 
 
 def _context(site: Site, generator: torch.Generator | None) -> Tensor:
@@ -34,7 +35,7 @@ def _context(site: Site, generator: torch.Generator | None) -> Tensor:
 
 LENGTH = Scalar(
     name="length",
-    meaning="the context length every weight is divided by",
+    meaning="the context length, which divides every weight",
     per=Per.HEAD,
     init=_context,
     above=0.0,
@@ -43,16 +44,16 @@ LENGTH = Scalar(
 )
 
 
-def judge(x_BHTS: Tensor, distance_BHTS: Tensor, *, length: Tensor) -> Tensor:
+def weigh_relu(x_BHTS: Tensor, distance_BHTS: Tensor, *, length: Tensor) -> Tensor:
     return torch.relu(x_BHTS) / length
 
 
-def judge_squared(x_BHTS: Tensor, distance_BHTS: Tensor, *, length: Tensor) -> Tensor:
+def weigh_relu_squared(x_BHTS: Tensor, distance_BHTS: Tensor, *, length: Tensor) -> Tensor:
     return torch.relu(x_BHTS).square() / length
 
 
-def judge_counted(x_BHTS: Tensor, distance_BHTS: Tensor, seen_BHT1: Tensor) -> Tensor:
-    return torch.relu(x_BHTS) / seen_BHT1
+def weigh_relu_visible(x_BHTS: Tensor, distance_BHTS: Tensor, count_BHT1: Tensor) -> Tensor:
+    return torch.relu(x_BHTS) / count_BHT1
 
 
 RELU = Mechanism(
@@ -61,10 +62,10 @@ RELU = Mechanism(
     source="arXiv:2309.08586v2",
     page="relu_power",
     formula="w = max(x, 0) / L, L the context length",
-    rule=Pointwise(judge=judge),
+    rule=Pointwise(weigh_key=weigh_relu),
     scalars=(LENGTH,),
     holds=_HOLDS | {Promise.ABSOLUTE, Promise.REFUSED_INERT},
-    notes=_SCALE,
+    notes=_NOTES,
 )
 
 RELU_SQUARED = replace(
@@ -72,16 +73,16 @@ RELU_SQUARED = replace(
     name="relu_squared",
     title="ReLU^2 over L",
     formula="w = max(x, 0)^2 / L, L the context length",
-    rule=Pointwise(judge=judge_squared),
+    rule=Pointwise(weigh_key=weigh_relu_squared),
 )
 
 RELU_VISIBLE = Mechanism(
     name="relu_visible",
-    title="ReLU over L, L counted per row",
+    title="ReLU over the number of visible keys",
     source="arXiv:2309.08586v2",
     page="relu_power",
-    formula="w = max(x, 0) / n, n the keys the query sees",
-    rule=Counted(judge=judge_counted),
+    formula="w = max(x, 0) / n, n the number of visible keys",
+    rule=Counted(weigh_key=weigh_relu_visible),
     holds=_HOLDS,
-    notes=_SCALE | {Promise.REFUSED_INERT: "a refused key still counts in n"},
+    notes=_NOTES | {Promise.REFUSED_INERT: "a refused key still counts in n"},
 )

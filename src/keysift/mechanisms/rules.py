@@ -1,16 +1,19 @@
-"""How scores become weights, as a type. What a backend may do follows from the type, never from a mechanism's name.
+"""Rules: how scores become weights. A backend decides by the type of the rule, never by the name of a mechanism.
 
-    Pointwise      w = judge(x, distance)                         each key alone; blocks of keys add up in any order
-    Counted        w = judge(x, distance, seen)                   the same once it is known how many keys are visible
+Pointwise rules make pointwise mechanisms. Counted, RunningSums and Softmax rules make additive (single-pass) ones.
+Threshold, TwoSoftmaxes and RowMap rules make row-wise ones.
+
+    Pointwise      w = weigh_key(x, distance)                     each key alone; blocks of keys add up in any order
+    Counted        w = weigh_key(x, distance, count)              the same, given the number of visible keys
     RunningSums    w = top(x) / (sum of bottom(x) + rest)         one pass, with sums rescaled as the maximum grows
     Softmax        w = gain (softmax(factor x) - share softmax(y) - level)      one pass for each softmax
     Threshold      w = max((order - 1) x - tau, 0)^(1/(order-1))  tau first, from the whole row; then one pass
     TwoSoftmaxes   w = combine(softmax(x), softmax(y))            both normalisers first, then one pass
     RowMap         w = weigh(x, [y,] keep)                        anything else; whole rows at a time
 
-The fields are plain functions of tensors; they name the scalars they need as keyword-only parameters. They know of no
-mask: scores of keys that take no part arrive as 0, their weights are set to 0 by the caller, and sums over a row leave
-them out here. Only a row map with a mathematics of its own (RowMap, Threshold) is told who takes part.
+The fields are plain functions of tensors. Keyword-only parameters name the scalars they need. They do not handle masks:
+the scores of masked keys are 0, the caller sets their weights to 0, and the sums in this module leave them out. Only
+`weigh_row` of Threshold and RowMap receives the attention mask, as `keep`.
 
 Letters: B batch, H heads, T queries, S keys.
 """
@@ -28,14 +31,14 @@ from keysift.mechanisms import parts
 
 @dataclass(frozen=True)
 class Visible:
-    """Which keys a query may see and how far away they are. Integers decide; nothing here is a float."""
+    """The attention mask and the distances of the keys. Distances are integers, so that masks are exact."""
 
     keep_BHTS: Tensor
     distance_BHTS: Tensor
 
     @property
-    def seen_BHT1(self) -> Tensor:
-        """How many keys each query sees: the n of every mechanism that counts."""
+    def count_BHT1(self) -> Tensor:
+        """Number of visible keys of each query."""
         return self.keep_BHTS.sum(-1, keepdim=True)
 
 
@@ -44,7 +47,7 @@ Number = Callable[..., "Tensor | float"]
 
 
 class Apply(Protocol):
-    """Calls a function of the mechanism with tensors, and with the scalars it names."""
+    """Calls a function of the mechanism with tensors and with the scalars that it names."""
 
     def __call__(self, step: Callable[..., Any], *tensors: Tensor) -> Any: ...
 
@@ -54,57 +57,59 @@ Maps = tuple[Tensor, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Rule(ABC):
-    """The common part: which functions a rule holds, how many score maps it reads, what its form alone promises."""
+    """Base class: the functions of a rule, its number of score maps, and the promises that follow from its type."""
 
     absolute: ClassVar[bool] = False
     single_pass: ClassVar[bool] = False
 
     @property
     def maps(self) -> int:
+        """Number of score maps."""
         return 1
 
     @property
     def steps(self) -> tuple[Callable[..., object], ...]:
-        held = (getattr(self, field.name) for field in fields(self))
-        return tuple(step for step in held if callable(step))
+        """The functions of the rule."""
+        values = (getattr(self, field.name) for field in fields(self))
+        return tuple(step for step in values if callable(step))
 
     @abstractmethod
     def weigh(self, maps: Maps, visible: Visible, apply: Apply) -> Tensor:
-        """The definition, dense: weights B H T S; what it says of keys that take no part is not read."""
+        """Dense definition: weights B H T S. The caller replaces the weights of masked keys by 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pointwise(Rule):
-    """w = judge(x, distance, *, scalars): no key knows of another."""
+    """w = weigh_key(x, distance, *, scalars): the weight of a key depends on its own score and distance only."""
 
-    judge: Step
+    weigh_key: Step
     absolute: ClassVar[bool] = True
     single_pass: ClassVar[bool] = True
 
     def weigh(self, maps: Maps, visible: Visible, apply: Apply) -> Tensor:
-        w: Tensor = apply(self.judge, maps[0], visible.distance_BHTS)
+        w: Tensor = apply(self.weigh_key, maps[0], visible.distance_BHTS)
         return w
 
 
 @dataclass(frozen=True, kw_only=True)
 class Counted(Rule):
-    """w = judge(x, distance, seen, *, scalars), `seen` the number of keys the query sees, at least 1."""
+    """w = weigh_key(x, distance, count, *, scalars), where `count` is the number of visible keys, at least 1."""
 
-    judge: Step
+    weigh_key: Step
     single_pass: ClassVar[bool] = True
 
     def weigh(self, maps: Maps, visible: Visible, apply: Apply) -> Tensor:
-        w: Tensor = apply(self.judge, maps[0], visible.distance_BHTS, counted(visible.seen_BHT1, maps[0]))
+        w: Tensor = apply(self.weigh_key, maps[0], visible.distance_BHTS, visible_count(visible.count_BHT1, maps[0]))
         return w
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunningSums(Rule):
-    """w = top / (sum of bottom over the visible keys + rest), and 0 where that is 0.
+    """w = top / (sum of bottom over the visible keys + rest), and 0 where the denominator is 0.
 
-    `terms(x, m)` gives top and bottom, what a key adds to the numerator and to the denominator; `rest(m)` is added to
-    the denominator once. All of them come times exp(-m), m = max(max x, 0), so that none overflows; a running sum is
-    carried to a larger m by that factor alone.
+    `terms(x, m)` returns top and bottom, the terms of a key in the numerator and in the denominator; `rest(m)` is added
+    to the denominator once. All are multiplied by exp(-m), m = max(max x, 0), so that none overflows. A running sum is
+    rescaled by the same factor when m grows.
     """
 
     terms: Callable[..., tuple[Tensor, Tensor]]
@@ -124,13 +129,13 @@ class RunningSums(Rule):
 
 @dataclass(frozen=True, kw_only=True)
 class Softmax(Rule):
-    """w = gain (softmax(factor x, with a sink) - share softmax(factor y) - level): every piece but the first optional.
+    """w = gain (softmax(factor x, with a sink) - share softmax(factor y) - level); all fields are optional.
 
-    factor(seen, *, ...)   in front of the scores
-    sink(*, ...)           the logit of one more key, which has no value
-    share(*, ...)          how much of the second map's softmax is subtracted
-    level(seen, *, ...)    what is subtracted from the weight of every visible key
-    gain(*, ...)           in front of the whole
+    factor(count, *, ...)   multiplies the scores
+    sink(*, ...)            logit of an additional key without a value
+    share(*, ...)           multiplies the softmax of the second map, which is subtracted
+    level(count, *, ...)    subtracted from the weight of every visible key
+    gain(*, ...)            multiplies the result
     """
 
     factor: Step | None = None
@@ -145,24 +150,24 @@ class Softmax(Rule):
         return 1 if self.share is None else 2
 
     def weigh(self, maps: Maps, visible: Visible, apply: Apply) -> Tensor:
-        keep, seen = visible.keep_BHTS, counted(visible.seen_BHT1, maps[0])
+        keep, count = visible.keep_BHTS, visible_count(visible.count_BHT1, maps[0])
         if self.factor is not None:
-            factor = apply(self.factor, seen)
+            factor = apply(self.factor, count)
             maps = tuple(factor * x for x in maps)
         w = parts.softmax(maps[0], keep, sink=None if self.sink is None else apply(self.sink))
         if self.share is not None:
             w = w - apply(self.share) * parts.softmax(maps[1], keep)
         if self.level is not None:
-            w = w - apply(self.level, seen)
+            w = w - apply(self.level, count)
         return w if self.gain is None else apply(self.gain) * w
 
 
 @dataclass(frozen=True, kw_only=True)
 class Threshold(Rule):
-    """w = max((order - 1) x - tau, 0)^(1 / (order - 1)), tau the one number with sum w = 1.
+    """w = max((order - 1) x - tau, 0)^(1 / (order - 1)), with the unique tau for which sum w = 1.
 
-    `weigh_row(x, keep, *, ...)` solves for tau and knows its derivative; the `order`, a constant or `order(*, ...)`,
-    is all that a backend needs to do the same block by block.
+    `weigh_row(x, keep, *, ...)` solves for tau and defines its derivative. A backend that works in blocks needs only
+    `order`, a constant or `order(*, ...)`.
     """
 
     order: Number | float
@@ -175,7 +180,7 @@ class Threshold(Rule):
 
 @dataclass(frozen=True, kw_only=True)
 class TwoSoftmaxes(Rule):
-    """w = combine(softmax(x), softmax(y), *, ...) key by key, then divided by its sum (0 where that is 0) if asked."""
+    """w = combine(softmax(x), softmax(y), *, ...) for each key; `renormalise` divides by the sum (0 if that is 0)."""
 
     combine: Step
     renormalise: bool = False
@@ -187,12 +192,12 @@ class TwoSoftmaxes(Rule):
     def weigh(self, maps: Maps, visible: Visible, apply: Apply) -> Tensor:
         keep = visible.keep_BHTS
         w: Tensor = apply(self.combine, *(parts.softmax(x, keep) for x in maps))
-        return parts.share(torch.where(keep, w, 0.0)) if self.renormalise else w
+        return parts.normalise(torch.where(keep, w, 0.0)) if self.renormalise else w
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowMap(Rule):
-    """w = weigh_row(x, [y,] keep, *, ...): a map of the whole row of which nothing else is known."""
+    """w = weigh_row(x, [y,] keep, *, ...): an arbitrary function of the whole row."""
 
     weigh_row: Step
     reads: int = 1
@@ -206,6 +211,6 @@ class RowMap(Rule):
         return w
 
 
-def counted(seen: Tensor, like: Tensor) -> Tensor:
+def visible_count(seen: Tensor, like: Tensor) -> Tensor:
     """n as a number one can divide by and take the logarithm of; a row that sees nothing counts as 1."""
     return seen.clamp_min(1).to(like.dtype)

@@ -1,9 +1,9 @@
-"""Sigmoid attention: every key weighed by its own logistic (arXiv:2409.04431v2).
+"""Sigmoid attention: the weight of a key is the sigmoid of its score (arXiv:2409.04431v2).
 
     w = sigmoid(x + b),   b = -log n
 
-n is the context length as a constant (`sigmoid`: each key is judged alone) or the number of keys the query sees
-(`sigmoid_visible`: the size of the output keeps steady, but every key's weight moves with every other key's presence).
+`sigmoid` is pointwise: n is the context length, a constant. In `sigmoid_visible`, n is the number of visible keys. This
+keeps the sum of the weights from growing with n, but every weight then depends on the number of competing keys.
 Letters: B batch, H heads, T queries, S keys.
 """
 
@@ -20,12 +20,12 @@ _HOLDS = frozenset(
 )
 
 
-def judge(x_BHTS: Tensor, distance_BHTS: Tensor, *, bias: Tensor) -> Tensor:
+def weigh_key(x_BHTS: Tensor, distance_BHTS: Tensor, *, bias: Tensor) -> Tensor:
     return torch.sigmoid(x_BHTS + bias)
 
 
-def judge_counted(x_BHTS: Tensor, distance_BHTS: Tensor, seen_BHT1: Tensor) -> Tensor:
-    return torch.sigmoid(x_BHTS - seen_BHT1.log())
+def weigh_counted(x_BHTS: Tensor, distance_BHTS: Tensor, count_BHT1: Tensor) -> Tensor:
+    return torch.sigmoid(x_BHTS - count_BHT1.log())
 
 
 def _minus_log_context(site: Site, generator: torch.Generator | None) -> Tensor:
@@ -38,11 +38,11 @@ SIGMOID = Mechanism(
     source="arXiv:2409.04431v2",
     page="sigmoid",
     formula="w = sigmoid(x - log n), n the context length",
-    rule=Pointwise(judge=judge),
+    rule=Pointwise(weigh_key=weigh_key),
     scalars=(
         Scalar(
             name="bias",
-            meaning="what is added to every score: minus the logarithm of the context length",
+            meaning="added to every score: minus the logarithm of the context length",
             per=Per.HEAD,
             init=_minus_log_context,
             learned=False,
@@ -57,8 +57,8 @@ SIGMOID_VISIBLE = Mechanism(
     title="Sigmoid, n counted per row",
     source="arXiv:2409.04431v2",
     page="sigmoid",
-    formula="w = sigmoid(x - log n), n the keys the query sees",
-    rule=Counted(judge=judge_counted),
+    formula="w = sigmoid(x - log n), n the number of visible keys",
+    rule=Counted(weigh_key=weigh_counted),
     holds=_HOLDS,
-    notes={Promise.ABSOLUTE: "every key that comes raises n and lowers all weights"},
+    notes={Promise.ABSOLUTE: "every additional key raises n and lowers all weights"},
 )

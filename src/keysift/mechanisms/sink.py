@@ -1,10 +1,10 @@
-"""Softmax with a sink: one more term in the denominator that no value stands behind.
+"""Softmax with a sink: an additional term in the denominator that has no value.
 
     w = exp(x) / (exp(s) + sum exp(x))
 
 softmax1: s = 0 (Miller, "Attention Is Off By One", 24 July 2023).
 softmax_sink: s learned per head (gpt-oss, 5 August 2025).
-The sink is a logit of its own: it is not multiplied by the score scale.
+The score scale does not apply to the sink logit.
 """
 
 import math
@@ -26,7 +26,7 @@ _HOLDS = frozenset(
 )
 _NOTES = {
     Promise.SUMS_TO_ONE: "sums to sigmoid(logsumexp(x) - s)",
-    Promise.SHIFT_INVARIANT: "only if the sink is shifted too",
+    Promise.SHIFT_INVARIANT: "holds only if the sink is shifted as well",
 }
 
 

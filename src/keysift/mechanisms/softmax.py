@@ -1,6 +1,6 @@
-"""Scaled dot-product softmax, the baseline every other mechanism departs from (arXiv:1706.03762v7).
+"""Softmax attention, the baseline (arXiv:1706.03762v7).
 
-w_ts = exp(x_ts) / sum_l exp(x_tl)        over the keys l that query t sees
+w_ts = exp(x_ts) / sum_l exp(x_tl)        over the keys l that are visible to query t
 """
 
 from keysift.mechanisms.rules import Softmax

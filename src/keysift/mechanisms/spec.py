@@ -1,6 +1,6 @@
-"""What a mechanism is: dense mathematics, learned scalars, and promises that the tests prove or refute.
+"""The spec of a mechanism: its dense definition, its scalars, and promises that tests confirm or refute.
 
-Reading order of one call, each step a field of `Mechanism`:
+Steps of a call, each a field of `Mechanism`:
 
     prepare   q, k, v at integer positions -> q, k, v     (screening: unit length, rotation; a value gate)
     scores    scale * q k^T + bias                        (one map, or two for the differential family)
@@ -25,31 +25,32 @@ from keysift.mechanisms.rules import Rule
 
 
 class Promise(Enum):
-    """What a mechanism may promise. The value is the sentence shown to people."""
+    """Properties that a mechanism may promise. The value is the sentence shown to users."""
 
     SUMS_TO_ONE = "the weights of a row sum to one"
     NONNEGATIVE = "no weight is negative"
     BOUNDED = "no weight grows without bound as scores grow"
-    EXACT_ZERO = "a visible key can get exactly zero, on an open set of inputs"
-    ABSOLUTE = "each key is judged alone: its weight does not move when other keys come or go"
+    EXACT_ZERO = "a visible key can have weight exactly zero, on an open set of inputs"
+    ABSOLUTE = "the weight of a key does not change when other keys are added or removed"
     REFUSED_INERT = "a key can be refused, and a refused key changes no other weight"
     CONVEX_HULL = "the output lies in the convex hull of the values"
     HULL_WITH_ZERO = "the output lies in the convex hull of the values and zero"
-    REFUSES_EXACTLY = "everything can be refused: output exactly zero, on an open set of inputs"
-    REFUSES_IN_LIMIT = "everything can be refused at least in the limit: output as near zero as you like"
-    SHIFT_INVARIANT = "adding one number to every score of a row changes nothing"
+    REFUSES_EXACTLY = "all keys can be refused: the output is exactly zero, on an open set of inputs"
+    REFUSES_IN_LIMIT = "all keys can be refused at least in the limit: the output can be arbitrarily close to zero"
+    SHIFT_INVARIANT = "adding a constant to all scores of a row changes nothing"
     SCALE_INVARIANT = "rescaling queries and keys by positive factors changes nothing"
-    CAUSAL = "a later key changes no earlier output"
+    CAUSAL = "a later key does not change an earlier output"
     SINGLE_PASS = "one pass over the keys suffices, with a fixed number of accumulators"
-    BLOCKS_SKIPPABLE = "the values of a whole block of visible keys can be left unread, exactly"
+    BLOCKS_SKIPPABLE = "the values of a whole block of visible keys can be skipped without changing the output"
 
     @property
     def label(self) -> str:
+        """Short name for tables."""
         return self.name.lower().replace("_", " ")
 
 
 class Per(Enum):
-    """What one number of a scalar belongs to; the value names the axes of the tensor a caller passes (G: key heads)."""
+    """Granularity of a scalar. The value lists the axes of the tensor that a caller passes (G: key heads)."""
 
     LAYER = ""
     HEAD = "H"
@@ -62,18 +63,18 @@ class Per(Enum):
 
     @property
     def projected(self) -> bool:
-        """Computed from the token stream by the layer, rather than stored as a parameter."""
+        """Whether the layer computes the scalar from its input, rather than storing a parameter."""
         return "B" in self.value
 
 
-# What a lone call assumes of the context a model is trained at. A constant: a default that followed the number of keys
-# would make one decode step disagree with the next.
+# Training length assumed by a call outside a model. It is a constant: if it followed the number of keys, the weights
+# would change from one decode step to the next.
 ASSUMED_CONTEXT = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """Where a mechanism stands in a model: what initial values may depend on."""
+    """The place of a mechanism in a model. Initial values of scalars may depend on it."""
 
     heads: int = 1
     key_width: int = 1
@@ -84,16 +85,18 @@ class Site:
 
 
 def identity(raw: Tensor, site: Site) -> Tensor:
+    """Link function: the raw number itself."""
     return raw
 
 
 def sigmoid(raw: Tensor, site: Site) -> Tensor:
+    """Link function: the sigmoid of the raw number."""
     return raw.sigmoid()
 
 
 @dataclass(frozen=True)
 class Constant:
-    """The same initial value wherever the mechanism stands. A class rather than a closure, so that specs pickle."""
+    """Initial value that does not depend on the site. A class rather than a closure, so that specs can be pickled."""
 
     value: float
 
@@ -103,11 +106,12 @@ class Constant:
 
 @dataclass(frozen=True, kw_only=True)
 class Scalar:
-    """A number the mechanism needs besides q, k and v.
+    """A parameter of a mechanism besides q, k and v.
 
-    `init` gives the raw parameter in fp64 (without a generator: its mean), `link` turns it into the value the
-    mathematics uses; a layer keeps the raw one in its own type.
-    For projected scalars the raw number is the layer's projection and `init` is its mean, zero.
+    `init` returns the initial raw parameter in fp64: a draw from the generator, or the mean without a generator. `link`
+    maps the raw parameter to the value that the definition uses. A layer stores the raw parameter in its own dtype. The
+    raw parameter of a projected scalar is the layer's projection, with mean zero. docs/mechanisms/adding.md explains
+    every field.
     """
 
     name: str
@@ -119,18 +123,20 @@ class Scalar:
     up_to: float = float("inf")
     above_allowed: bool = False
     learned: bool = True
-    follows: str | None = None  # takes the value of this scalar unless given its own
-    probes: tuple[float, ...]
+    follows: str | None = None  # defaults to the value of this other scalar
+    probes: tuple[float, ...]  # values at which promises and backends are tested
 
     def default(self, site: Site) -> Tensor:
+        """The value at initialisation."""
         return self.link(self.init(site, None), site)
 
     def check(self, mechanism: str, value: Tensor) -> None:
-        right = (value >= self.above if self.above_allowed else value > self.above) & (value <= self.up_to)
+        """Raise RangeError if a value is out of range."""
+        valid = (value >= self.above if self.above_allowed else value > self.above) & (value <= self.up_to)
         if self.per.projected:
-            right = right | value.isnan()  # the token's own number is lost, and with it the rows that see it
-        if not bool(right.all()):
-            wrong = value.detach().flatten()[~right.flatten()][0].item()
+            valid = valid | value.isnan()  # not an error: it affects only queries that attend to the token
+        if not bool(valid.all()):
+            wrong = value.detach().flatten()[~valid.flatten()][0].item()
             raise RangeError(
                 f"{mechanism} needs {self.name} {self._range()}, got {wrong:g}; {self.name} is {self.meaning}"
             )
@@ -146,11 +152,12 @@ Finish = Callable[..., Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism:
-    """One way to turn scores into weights, with everything a caller needs to know about it.
+    """A rule that turns scores into weights, with its scalars, promises and documentation.
 
-    The functions of the rule, each `prepare(q, k, v, at, key_at, *, ...)` and each `finish(out, *, ...)` name the
-    scalars they need as keyword-only parameters and get exactly those. Steps of a tuple run in order. Every function is
-    one that pickle finds by name (or a small frozen class): models are copied and saved with their specs.
+    The functions of the rule, every `prepare(q, k, v, at, key_at, *, ...)` and every `finish(out, *, ...)` receive the
+    scalars that they name as keyword-only parameters. The functions of `prepare` run in order, and so do those of
+    `finish`. Functions must be importable by name, or instances of small frozen classes, because models are copied and
+    pickled with their specs. docs/mechanisms/adding.md explains every field.
     """
 
     name: str
@@ -164,40 +171,43 @@ class Mechanism:
     scalars: tuple[Scalar, ...] = ()
     key_maps: int = 1
     cosine_scores: bool = False
-    looks_back_only: bool = False
-    band: str | None = None  # the scalar that bounds the distance at which a weight can differ from zero
+    causal_only: bool = False
+    window_scalar: str | None = None  # the scalar that bounds the distance at which a weight can differ from zero
     prepare: tuple[Prepare, ...] = ()
     finish: tuple[Finish, ...] = ()
-    flat: frozenset[str] = frozenset()  # differentiable by type, but with zero gradient everywhere
-    wants: Mapping[Callable[..., object], tuple[str, ...]] = field(init=False, repr=False, compare=False)
+    flat: frozenset[str] = frozenset()  # inputs whose gradient is zero everywhere
+    # For each step, the scalars it takes as keyword-only parameters.
+    scalar_names: Mapping[Callable[..., object], tuple[str, ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         steps = (*self.rule.steps, *self.prepare, *self.finish)
-        object.__setattr__(self, "wants", {step: _keyword_only(step) for step in steps})
+        object.__setattr__(self, "scalar_names", {step: _keyword_only(step) for step in steps})
         known = {scalar.name for scalar in self.scalars}
         for step in steps:
-            unknown = set(self.wants[step]) - known
+            unknown = set(self.scalar_names[step]) - known
             if unknown:
                 raise ConfigError(
-                    f"{self.name}: {getattr(step, '__name__', step)} asks for {', '.join(sorted(unknown))}, "
-                    f"which its scalars do not list; add a Scalar for each"
+                    f"{self.name}: {getattr(step, '__name__', step)} needs {', '.join(sorted(unknown))}, "
+                    f"which the mechanism does not list in scalars; add a Scalar for each"
                 )
 
     @property
     def maps(self) -> int:
-        """How many score maps a head reads."""
+        """Number of score maps per head."""
         return self.rule.maps
 
     @property
     def takes_bias(self) -> bool:
-        """An additive bias has a meaning where the score is an unbounded logit."""
+        """Whether an additive bias is allowed: only if scores are unbounded logits."""
         return not self.cosine_scores
 
     @property
     def differentiable(self) -> tuple[str, ...]:
+        """Names of the inputs with a gradient."""
         return ("q", "k", "v", *(scalar.name for scalar in self.scalars))
 
     def scalar(self, name: str) -> Scalar:
+        """The scalar of this name."""
         return next(scalar for scalar in self.scalars if scalar.name == name)
 
 
@@ -211,4 +221,5 @@ WRAPPERS: Registry[Callable[[Mechanism], Mechanism]] = Registry("wrapper")
 
 
 def register(mechanism: Mechanism) -> Mechanism:
+    """Add a mechanism to the registry and return it."""
     return MECHANISMS.add(mechanism.name, mechanism)

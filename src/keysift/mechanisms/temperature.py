@@ -1,9 +1,9 @@
-"""Softmax with a temperature that knows how many keys there are.
+"""Softmax with a temperature that depends on the number of keys.
 
     ssmax                   w = softmax(s log(n) x)                                   (arXiv:2501.19399v1)
     selective_temperature   w = softmax((1 + token + growth log(n)) x)                (arXiv:2411.12892v1)
 
-n counts the keys the query sees, row by row: a padded length would break decode == prefill.
+n is the number of visible keys of each row. With a padded length instead, decoding would differ from prefill.
 Letters: B batch, H heads, T queries.
 """
 
@@ -29,16 +29,16 @@ _HOLDS = frozenset(
 )
 
 
-def sharpened(seen_BHT1: Tensor, *, sharpness: Tensor) -> Tensor:
-    return sharpness * seen_BHT1.log()
+def sharpened(count_BHT1: Tensor, *, sharpness: Tensor) -> Tensor:
+    return sharpness * count_BHT1.log()
 
 
-def selected(seen_BHT1: Tensor, *, token: Tensor, growth: Tensor) -> Tensor:
-    return 1 + token + growth * seen_BHT1.log()
+def selected(count_BHT1: Tensor, *, token: Tensor, growth: Tensor) -> Tensor:
+    return 1 + token + growth * count_BHT1.log()
 
 
 def _as_softmax_on_average(site: Site, generator: torch.Generator | None) -> Tensor:
-    """1 / mean(log n) over the rows of the context."""
+    """1 / mean(log n) over the rows of the context, so that the mean factor of the scores is 1."""
     mean = math.lgamma(site.context + 1) / site.context
     return torch.full((site.heads,), 1 / mean if mean > 0 else 1.0, dtype=torch.float64)
 
@@ -56,7 +56,7 @@ SSMAX = Mechanism(
     title="Scalable softmax (SSMax)",
     source="arXiv:2501.19399v1",
     page="temperature",
-    formula="w = softmax(s log(n) x), n the keys the query sees",
+    formula="w = softmax(s log(n) x), n the number of visible keys",
     rule=Softmax(factor=sharpened),
     scalars=(
         Scalar(
@@ -80,7 +80,7 @@ SELECTIVE_TEMPERATURE = Mechanism(
     scalars=(
         Scalar(
             name="token",
-            meaning="what the query's own token adds to the inverse temperature",
+            meaning="the query token's addition to the inverse temperature",
             per=Per.QUERY,
             link=_tanh,
             above=-1.0,
@@ -90,7 +90,7 @@ SELECTIVE_TEMPERATURE = Mechanism(
         ),
         Scalar(
             name="growth",
-            meaning="how fast the inverse temperature grows with log n",
+            meaning="growth of the inverse temperature with log n",
             per=Per.HEAD,
             init=Constant(1.5),
             link=_double_exponential,

@@ -1,1 +1,1 @@
-"""Language models: only what differs between them. nn/ holds what they share."""
+"""Language models: Multiscreen and Transformer, presets, saving, loading, import and text generation."""

@@ -1,4 +1,4 @@
-"""Continue prompts, a batch at a time, from one cache; a row's settings and its answer are its own.
+"""Generate continuations of a batch of prompts with one cache. Each row has its own settings and result.
 
 Letters: B batch, T tokens, D model width, N vocabulary.
 """
@@ -14,10 +14,10 @@ from torch import Tensor
 from keysift.core import memory
 from keysift.core.config import config
 from keysift.core.errors import RangeError, ShapeError, UnsupportedError
-from keysift.models.language import LanguageModel
-from keysift.models.sample import Sampler
-from keysift.models.sampling import SEEDS, Sampling
-from keysift.models.text import Decoder, TextStream
+from keysift.models.language_model import LanguageModel
+from keysift.models.sampler import Sampler
+from keysift.models.sampling_settings import SEEDS, Sampling
+from keysift.models.text_stream import Decoder, TextStream
 from keysift.nn.inference import Inference
 
 Stopped = Literal["length", "end", "stop"]
@@ -25,15 +25,15 @@ Stopped = Literal["length", "end", "stop"]
 
 @config
 class Request:
-    """A prompt and how it is continued. Requests of one batch may differ in everything."""
+    """A prompt and its generation settings. Requests of one batch may have different settings."""
 
     prompt: str | Sequence[int]
-    """Text where a tokenizer is at hand (`keysift.open`), else token ids."""
+    """Text for a `TextModel` (`keysift.open`), otherwise token ids."""
     max_new_tokens: int = 200
-    """How many tokens to add at most."""
+    """Maximum number of tokens to generate."""
     sampling: Sampling = field(default_factory=Sampling)
     stop: tuple[str, ...] = ()
-    """End before one of these texts."""
+    """Stop before the first of these texts."""
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
@@ -43,20 +43,20 @@ class Request:
 
 
 class Piece(NamedTuple):
-    """What one step adds to one row."""
+    """Result of one step for one row."""
 
     row: int
     token: int | None
-    """None if the model ended the row."""
+    """None if the model generated the end token."""
     text: str
-    """Characters that are certain now; empty while one is incomplete or may begin a stop text."""
+    """New characters; empty while a character is incomplete or may begin a stop text."""
     stopped: Stopped | None
-    """Why the row ended, with its last piece."""
+    """Why the row ended; set in its last piece."""
 
 
 @dataclass
 class Row:
-    """One continuation as it grows: its tokens, its text where a decoder was given, and why it ended."""
+    """A growing continuation: its tokens, its text if a decoder was given, and why it ended."""
 
     request: Request
     stream: TextStream | None = None
@@ -66,14 +66,15 @@ class Row:
 
     @property
     def text(self) -> str | None:
-        """Up to the stop text, which is not part of it."""
+        """The text so far, without the stop text; None without a decoder."""
         return None if self.stream is None else "".join(self.texts)
 
     def rest(self) -> str:
-        """What was held back, once no more tokens come."""
+        """The text held back so far, for the end of the row."""
         return "" if self.stream is None else self.stream.end()
 
     def take(self, number: int, token: int, end_id: int | None) -> Piece:
+        """Append a token; returns the piece of row `number`."""
         text = ""
         if token == end_id:
             self.stopped = "end"
@@ -91,13 +92,13 @@ class Row:
 
 
 class Generation:
-    """Requests being answered together: iterate for the pieces as they are made, or `run` to the end.
+    """A batch of requests: iterate over its pieces as they are generated, or call `run` for the final result.
 
-    inference    the same value an evaluation takes, e.g. window expansion
-    end_id       a row ends when it chooses this token, which is not part of its tokens
-    decoder      makes text of tokens, `tokenizer.decoder`
-    vocab_size   ids from here on are never chosen: the vocabulary of a model may be padded beyond its tokenizer's
-    chunk        how many prompt tokens go through the model at once; changes memory and speed, not the result
+    inference    inference options, e.g. window expansion
+    end_id       this token ends a row and is not part of its tokens
+    decoder      makes a decoder from tokens to text, `tokenizer.decoder`
+    vocab_size   ids from here on are never generated: a model's vocabulary may be padded beyond its tokenizer's
+    chunk        prompt tokens per forward call; changes memory and speed, not the result
     """
 
     def __init__(
@@ -113,41 +114,43 @@ class Generation:
     ) -> None:
         if not requests or not all(request.prompt for request in requests):
             raise ShapeError(
-                "generate needs at least one prompt and one token in each; start from the end token if empty"
+                "generate needs at least one prompt, and at least one token in each; start an empty prompt with the "
+                "end token"
             )
         if chunk < 1:
             raise RangeError(f"chunk must be at least 1, got {chunk}")
         for request in requests:
             if isinstance(request.prompt, str):
-                raise UnsupportedError("a prompt is a list of token ids here; keysift.open(DIR).generate takes text")
+                raise UnsupportedError("a prompt must be a list of token ids; keysift.open(DIR).generate takes text")
             if request.stop and decoder is None:
-                raise UnsupportedError("stop texts are looked for in the text; pass decoder=tokenizer.decoder")
-        self.rows = [Row(one, None if decoder is None else _stream(decoder(), one)) for one in requests]
+                raise UnsupportedError("stop texts need a decoder; pass decoder=tokenizer.decoder")
+        self.rows = [Row(request, None if decoder is None else _stream(decoder(), request)) for request in requests]
         self.seconds = 0.0
-        """From the first prompt token to the last new one."""
+        """Time from the first prompt token to the last generated token."""
         self._model = model
         self._cache = model.cache(len(requests), inference=inference)
-        self._refuse_too_long()
+        self._require_memory()
         self._end_id = end_id
         self._vocab_size = vocab_size
         self._chunk = chunk
         self._steps = self._run()
 
-    def _refuse_too_long(self) -> None:
-        """The keys and values of the longest text must fit in memory; what is computed comes on top."""
+    def _require_memory(self) -> None:
+        """Raise unless the cache of the longest row fits in memory, for all rows; activations are not counted."""
         longest = max(len(row.request.prompt) + row.request.max_new_tokens for row in self.rows)
-        number = next(self._model.parameters()).element_size()
-        widths = (s.mechanism.key_maps * s.site.key_width + s.site.value_width for s in self._model._scalars())
-        slots = (store.slots_of(longest) for store in self._cache.stores)
-        size = sum(width * held for width, held in zip(widths, slots, strict=True)) * number * len(self.rows)
-        memory.need(
-            size,
-            f"the past of {len(self.rows)} texts of {longest:,} tokens",
+        bytes_per_number = next(self._model.parameters()).element_size()
+        widths = (s.mechanism.key_maps * s.site.key_width + s.site.value_width for s in self._model.layer_scalars())
+        entries = (layer_cache.entries_per_row(longest) for layer_cache in self._cache.layers)
+        numbers = sum(width * count for width, count in zip(widths, entries, strict=True)) * len(self.rows)
+        memory.require(
+            numbers * bytes_per_number,
+            f"the cache of {len(self.rows)} texts of {longest:,} tokens",
             "lower max_new_tokens, or give fewer texts",
         )
 
     @property
     def tokens_per_second(self) -> float:
+        """Generated tokens per second, prompts included in the time."""
         return sum(len(row.tokens) for row in self.rows) / max(self.seconds, 1e-9)
 
     def __iter__(self) -> Iterator[Piece]:
@@ -161,6 +164,7 @@ class Generation:
             self.seconds += time.perf_counter() - began
 
     def run(self) -> Self:
+        """Generate until every row has ended."""
         for _ in self:
             pass
         return self
@@ -172,20 +176,20 @@ class Generation:
         x_BD = self._read_prompts(device)
         occurs_BN = _occurring(rows, model.config.vocab_size, device)
         sampler = Sampler([row.request.sampling for row in rows])
-        going = list(range(len(rows)))
+        active = list(range(len(rows)))
         while True:
             next_B = sampler.choose(model.readout(x_BD)[:, : self._vocab_size], occurs_BN[:, : self._vocab_size])
-            for number, token in zip(going, next_B.tolist(), strict=True):
+            for number, token in zip(active, next_B.tolist(), strict=True):
                 yield rows[number].take(number, token, self._end_id)
-            left = [at for at, number in enumerate(going) if rows[number].stopped is None]
-            if not left:
+            unfinished = [index for index, number in enumerate(active) if rows[number].stopped is None]
+            if not unfinished:
                 return
-            if len(left) < len(going):
-                kept = torch.tensor(left)
-                going, next_B = [going[at] for at in left], next_B[kept]
-                sampler.select(left)
-                cache.select(kept.to(device))
-                occurs_BN = occurs_BN[kept.to(device)]
+            if len(unfinished) < len(active):
+                index = torch.tensor(unfinished)
+                active, next_B = [active[i] for i in unfinished], next_B[index]
+                sampler.select(unfinished)
+                cache.select(index.to(device))
+                occurs_BN = occurs_BN[index.to(device)]
             next_B1 = next_B[:, None].to(device)
             occurs_BN.scatter_(1, next_B1, True)
             x_BD = model.hidden(next_B1, cache=cache)[:, -1]
@@ -194,32 +198,32 @@ class Generation:
         tokens_BT, keep_BT = _left_padded(self.rows, device)
         for first in range(0, tokens_BT.shape[1], self._chunk):
             piece = slice(first, first + self._chunk)
-            # Rows that are all real need no mask, and are read faster without.
+            # Without padding no mask is needed, and attention is faster.
             keep = None if bool(keep_BT[:, piece].all()) else keep_BT[:, piece]
             x_BTD = self._model.hidden(tokens_BT[:, piece], keep=keep, cache=self._cache)
         return x_BTD[:, -1]
 
 
 class Settings(TypedDict, total=False):
-    """The fields of a Request that several prompts can share."""
+    """Fields of `Request` that apply to all prompts of a call."""
 
     max_new_tokens: int
     sampling: Sampling
     stop: str | Sequence[str]
 
 
-def requests_of(prompts: Sequence[str | Sequence[int] | Request], **settings: Unpack[Settings]) -> list[Request]:
-    """A Request stays as it is; the settings are for bare prompts, of which number b draws with seed + b."""
+def make_requests(prompts: Sequence[str | Sequence[int] | Request], **settings: Unpack[Settings]) -> list[Request]:
+    """Requests for prompts with common settings; prompt b uses seed + b. A `Request` keeps its own settings."""
     stop = settings.get("stop", ())
     settings["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
     shared = Request(prompt=(), **settings)  # type: ignore[arg-type]  # stop is a tuple now
     return [
-        one
-        if isinstance(one, Request)
+        prompt
+        if isinstance(prompt, Request)
         else replace(
-            shared, prompt=one, sampling=replace(shared.sampling, seed=(shared.sampling.seed + number) % SEEDS)
+            shared, prompt=prompt, sampling=replace(shared.sampling, seed=(shared.sampling.seed + number) % SEEDS)
         )
-        for number, one in enumerate(prompts)
+        for number, prompt in enumerate(prompts)
     ]
 
 
@@ -238,9 +242,9 @@ def generate(
     chunk: int = 512,
     **settings: Unpack[Settings],
 ) -> Generation:
-    """Continue every prompt, token ids or a Request, to the end; see `Request` and `Generation` for the settings."""
-    asked = requests_of(prompts, **settings)
-    return Generation(model, asked, inference=inference, end_id=end_id, decoder=decoder, chunk=chunk).run()
+    """Continue every prompt (token ids or a Request); see `Request` and `Generation` for the settings."""
+    requests = make_requests(prompts, **settings)
+    return Generation(model, requests, inference=inference, end_id=end_id, decoder=decoder, chunk=chunk).run()
 
 
 def _left_padded(rows: list[Row], device: torch.device) -> tuple[Tensor, Tensor]:

@@ -4,25 +4,26 @@
     x      <- x + sum over the tiles of the layer        for each layer
     logits = x (exp(s_F) unit(E))^T
 
-No feed-forward block, no norm, no bias, no softmax but over the logits.
+There is no feed-forward block, no norm and no bias, and the only softmax is over the logits.
 Letters: B batch, T tokens, D model width.
 """
 
 import math
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from keysift.core.config import config
 from keysift.core.errors import ConfigError
-from keysift.mechanisms.screening import ACCEPTANCE, SCREENING, prepare_unturned
+from keysift.mechanisms.screening import ACCEPTANCE, SCREENING, prepare_without_mipe
 from keysift.mechanisms.spec import Constant, Mechanism, Site, identity
-from keysift.models.arch import PAPER_START, MultiscreenArch
-from keysift.models.language import LanguageModel
-from keysift.nn.embedding import UnitEmbedding
-from keysift.nn.rotary import Rotary, Still
-from keysift.nn.tile import Gate, Layer, Open, Tiles
+from keysift.models.architecture import PAPER_ACCEPTANCE_START, MultiscreenArch
+from keysift.models.language_model import LanguageModel
+from keysift.nn.embedding import TiedHead, UnitEmbedding, find_table, table_rows, unit_rows
+from keysift.nn.rotary import NoRotation, RotaryEmbedding
+from keysift.nn.tile import Gate, Layer, NoGate, Tiles
 
 ROPE_THETA = 10_000.0
 
@@ -40,11 +41,11 @@ class Starts:
 
 @config
 class MultiscreenConfig(MultiscreenArch):
-    """A Multiscreen, with its vocabulary and the length it was trained on."""
+    """Config of a Multiscreen: its architecture, vocabulary size and training length."""
 
     vocab_size: int
     context: int | None = None
-    """Training length, if known: what window expansion goes by. It changes nothing else."""
+    """Training length, if known. Only window expansion uses it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,13 +56,13 @@ class MultiscreenConfig(MultiscreenArch):
 
 
 def screening(config: MultiscreenConfig) -> Mechanism:
-    """SCREENING itself, or SCREENING without what the config leaves out."""
+    """The screening mechanism, with the ablations of the config."""
     mechanism = SCREENING
     if config.position != "mipe":
-        mechanism = replace(mechanism, name=f"{mechanism.name}, no mipe", prepare=(prepare_unturned,))
+        mechanism = replace(mechanism, name=f"{mechanism.name}, no mipe", prepare=(prepare_without_mipe,))
     if config.norm == "none":
         mechanism = replace(mechanism, name=f"{mechanism.name}, no norm", finish=())
-    if config.acceptance_start != PAPER_START:
+    if config.acceptance_start != PAPER_ACCEPTANCE_START:
         opened = replace(ACCEPTANCE, init=Starts(config.acceptance_start))
         scalars = tuple(opened if scalar is ACCEPTANCE else scalar for scalar in mechanism.scalars)
         mechanism = replace(mechanism, scalars=scalars)
@@ -73,7 +74,7 @@ def screening(config: MultiscreenConfig) -> Mechanism:
 
 
 class Multiscreen(LanguageModel):
-    """tokens B T -> logits B T N. Pass a generator to make the initial weights reproducible."""
+    """Language model, tokens B T -> logits B T N. Pass a generator for reproducible initial weights."""
 
     embedding: UnitEmbedding
 
@@ -83,9 +84,23 @@ class Multiscreen(LanguageModel):
         self.config = config
         self.embedding = UnitEmbedding(config.vocab_size, config.width, generator)
         self.layers = nn.ModuleList(_layer(config, layer, generator) for layer in range(config.depth))
+        self.lm_head = TiedHead(self._output_rows)
 
-    def readout(self, x_BTD: Tensor) -> Tensor:
-        return self.embedding.readout(x_BTD)
+    def embed_rows(self, rows_BTD: Tensor) -> Tensor:
+        return self._unit_embedding().scale_inputs(rows_BTD)
+
+    def final_hidden(self, x_BTD: Tensor) -> Tensor:
+        return self._unit_embedding().scale_outputs(x_BTD)
+
+    def _output_rows(self) -> Tensor:
+        return unit_rows(table_rows(self.embedding))
+
+    def _unit_embedding(self) -> UnitEmbedding:
+        """The embedding with its learned scalars, also if an adapter wraps it."""
+        # A wrapper that holds a trained copy of the whole module forwards attributes to that copy.
+        if hasattr(self.embedding, "scale_inputs"):
+            return self.embedding
+        return cast(UnitEmbedding, find_table(self.embedding, UnitEmbedding))
 
 
 def _layer(config: MultiscreenConfig, layer: int, generator: torch.Generator) -> Layer:
@@ -96,6 +111,6 @@ def _layer(config: MultiscreenConfig, layer: int, generator: torch.Generator) ->
         layer=layer,
         depth=config.depth,
     )
-    turn = Rotary(config.key_width, ROPE_THETA) if config.position == "rope" else Still()
-    gate = Gate(config.width, site, generator) if config.gate else Open()
-    return Layer(Tiles(screening(config), site, width=config.width, turn=turn, gate=gate, generator=generator))
+    rotary = RotaryEmbedding(config.key_width, ROPE_THETA) if config.position == "rope" else NoRotation()
+    gate = Gate(config.width, site, generator) if config.gate else NoGate()
+    return Layer(Tiles(screening(config), site, width=config.width, rotary=rotary, gate=gate, generator=generator))

@@ -1,4 +1,4 @@
-"""The sizes of the paper and the parameter counts of the models they build (arXiv:2604.01178v3, tables 2 and 3)."""
+"""Presets: the model sizes of the paper, with their parameter counts (arXiv:2604.01178v3, tables 2 and 3)."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -7,16 +7,16 @@ from typing import Any
 import torch
 
 from keysift.core.registry import Registry
-from keysift.models.arch import Arch, MultiscreenArch, TransformerArch
-from keysift.models.kinds import ModelConfig, build, configure, empty
-from keysift.models.language import LanguageModel, count
+from keysift.models.architecture import Arch, MultiscreenArch, TransformerArch
+from keysift.models.language_model import LanguageModel, count_parameters
+from keysift.models.registry import ModelConfig, build, build_meta, configure
 
 VOCABULARY, CONTEXT = 50_257, 4096
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:
-    """A model of the paper; its vocabulary is GPT-2's."""
+    """A model of the paper, with the vocabulary of GPT-2."""
 
     name: str
     about: str
@@ -30,14 +30,14 @@ class Preset:
         return build(self.config, generator)
 
     def counts(self) -> tuple[int, int]:
-        """All parameters, and those outside the embedding table; built without memory, so any size is instant."""
+        """Number of parameters, in total and without the embedding table. Allocates no memory."""
         total = _parameters(self)
         return total, total - VOCABULARY * self.arch.width
 
 
 @cache
 def _parameters(preset: Preset) -> int:
-    return count(empty(preset.config))
+    return count_parameters(build_meta(preset.config))
 
 
 PRESETS: Registry[Preset] = Registry("preset")
@@ -67,13 +67,13 @@ for _name, _depth, _heads, _width in (("transformer-18m", 6, 8, 256), ("transfor
 
 
 def rows() -> list[dict[str, Any]]:
-    """One record for each preset."""
-    found = []
+    """A dict for each preset."""
+    table = []
     for preset in PRESETS:
         total, outside = preset.counts()
         arch = preset.arch
         heads = arch.tiles if isinstance(arch, MultiscreenArch) else arch.heads
-        found.append(
+        table.append(
             {
                 "name": preset.name,
                 "about": preset.about,
@@ -84,11 +84,11 @@ def rows() -> list[dict[str, Any]]:
                 "non_embedding": outside,
             }
         )
-    return found
+    return table
 
 
 def markdown() -> str:
-    """The table of docs/models.md."""
+    """The table of presets in docs/models.md."""
     lines = [
         "| preset | layers | tiles or heads | width | parameters | without embedding |",
         "|---|---|---|---|---|---|",

@@ -1,12 +1,12 @@
-"""A model as a directory: config.json (what it is) and model.safetensors (its weights). No pickle.
+"""Save and load a model directory: config.json and model.safetensors. No pickle.
 
-transformers reads the same two files (keysift.hub): config.json names the kind of model as `model_type` and may carry
-fields that transformers keeps in such a file, which say nothing about the model.
+transformers reads the same two files (keysift.hub): `model_type` in config.json names the kind of model. The file may
+also contain fields of transformers that do not describe the model.
 
-`save` fills a new directory beside the old one and exchanges the two names in one step: under the name there is always
-one whole model, old or new, for a reader and after a crash. Other files of the directory (a tokenizer, a log) come
-along as hard links. Where the file system cannot exchange names (NFS), nothing has the name for a moment: `load` tries
-again, and after a crash in that moment the next `save` puts the old model back before it begins.
+`save` is atomic: it fills a new directory next to the old one and exchanges the two names in one step, so readers find
+a complete model, old or new, also after a crash. Other files of the directory (a tokenizer, a log) are kept as hard
+links. On a file system that cannot exchange names (NFS) the name is missing for a moment: `load` retries, and after a
+crash in that moment the next `save` first restores the old model.
 """
 
 import fcntl
@@ -27,17 +27,18 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from keysift.core import config as configs
-from keysift.core import jsons
-from keysift.core.disk import whole_folder
+from keysift.core import safe_json
+from keysift.core.disk import atomic_folder
 from keysift.core.errors import DataError, KeysiftError
-from keysift.models.arch import by_todays_names
-from keysift.models.foreign import MODEL_TYPE, advice, kind_named
-from keysift.models.kinds import KINDS, Kind, empty, kind_of
-from keysift.models.language import LanguageModel
+from keysift.mechanisms.lookup import loaded_plugins, require_plugins
+from keysift.models.language_model import LanguageModel
+from keysift.models.model_type import MODEL_TYPE, import_advice, keysift_kind
+from keysift.models.registry import MODEL_KINDS, ModelKind, build_meta, kind_of
 from keysift.models.tensor_files import WEIGHTS, Entry, Shards
 
 CONFIG = "config.json"
-# What transformers writes beside a model's own fields. It changes how the model is held or run there, not what it is.
+PLUGINS = "keysift_plugins"  # modules that registered mechanisms when the model was saved
+# Fields that transformers adds to config.json. They affect how it runs the model, not what the model computes.
 HOST_FIELDS = frozenset(
     (
         *(
@@ -54,31 +55,31 @@ HOST_FIELDS = frozenset(
     )
 )
 _FLOATS = ("F64", "F32", "F16", "BF16")
-_TRIES = 100  # a model that is replaced more often than that while it is read is not worth waiting for
+_TRIES = 100  # how often to read again when the model is replaced while it is read
 
 
 def save(model: LanguageModel, directory: Path | str) -> None:
-    """Write the model; an existing directory keeps its other files and is replaced in one step.
+    """Write a model directory atomically. An existing directory keeps its other files.
 
-    A link to a directory stays one, and the directory it leads to is replaced.
+    If `directory` is a symbolic link, the directory it points to is replaced and the link stays.
     """
     directory = Path(os.path.realpath(directory))
     if directory.exists() and not directory.is_dir():
         raise DataError(f"{directory} is a file; a model is saved as a directory, choose another name")
     kind_of(model)
     directory.parent.mkdir(parents=True, exist_ok=True)
-    with _one_at_a_time(directory.parent), whole_folder(directory, replace=True) as fresh:
+    with _one_at_a_time(directory.parent), atomic_folder(directory, replace=True) as fresh:
         if directory.exists():
             shutil.copytree(directory, fresh, copy_function=_link, symlinks=True, dirs_exist_ok=True)
-            # The links share their bytes with the old files: they are removed, not written over.
+            # Hard links share their bytes with the old files, so remove them instead of overwriting.
             for name in (CONFIG, WEIGHTS):
                 (fresh / name).unlink(missing_ok=True)
-        write_files(model, fresh)
+        write_model(model, fresh)
 
 
 @contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Two that save side by side would each copy files that the other is removing."""
+    """Lock the folder: of two concurrent saves, each would copy files that the other removes."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # a file system without locks
@@ -88,12 +89,13 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def write_files(model: LanguageModel, folder: Path) -> None:
-    """config.json and the weights, into a folder that somebody else makes whole."""
+def write_model(model: LanguageModel, folder: Path) -> None:
+    """Write config.json and the weights into a folder. The caller makes the folder atomic."""
     kind = kind_of(model)
-    about = {"model_type": f"{MODEL_TYPE}{kind.name}", "architectures": [f"{kind.model.__name__}ForCausalLM"]}
-    told = {**about, **configs.to_dict(model.config)}
-    (folder / CONFIG).write_text(json.dumps(told, indent=2) + "\n")
+    names = {"model_type": f"{MODEL_TYPE}{kind.name}", "architectures": [f"{kind.model.__name__}ForCausalLM"]}
+    plugins = {PLUGINS: list(loaded_plugins())} if loaded_plugins() else {}
+    config = {**names, **plugins, **configs.to_dict(model.config)}
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
     save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, folder / WEIGHTS)
 
 
@@ -105,13 +107,13 @@ def _link(source: str, target: str) -> None:
 
 
 def load(directory: Path | str) -> LanguageModel:
-    """The saved model, in the type it was saved in (the widest, if its weights have several).
+    """Load a saved model, in the dtype of its weights (the widest one, if there are several).
 
-    Anything wrong with the files is one clear error. A model that is replaced meanwhile is read again, whole.
+    Raises DataError if the files are damaged or do not match. If the model is replaced meanwhile, it is read again.
     """
     directory = Path(directory)
     for _ in range(_TRIES):
-        with _watched(directory) as replaced:
+        with _watch(directory) as replaced:
             try:
                 model = _load(directory)
             except (KeysiftError, OSError):
@@ -124,32 +126,35 @@ def load(directory: Path | str) -> LanguageModel:
 
 
 @contextmanager
-def _watched(directory: Path) -> Iterator[Callable[[], bool]]:
-    """Tells whether another directory has the name now; the files of a run are links to its newest checkpoint."""
+def _watch(directory: Path) -> Iterator[Callable[[], bool]]:
+    """Yield a function that tells whether the directory has been replaced.
+
+    The files of a run are links to its newest checkpoint, so the directory behind config.json is watched.
+    """
 
     def real() -> str:
         return os.path.dirname(os.path.realpath(directory / CONFIG))
 
-    def seen() -> tuple[int, int] | None:
+    def inode() -> tuple[int, int] | None:
         try:
-            found = os.stat(real())
+            status = os.stat(real())
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     def replaced() -> bool:
-        if seen() is None:
-            time.sleep(0.02)  # where names cannot be exchanged, the new one comes in a moment
-        return seen() != before
+        if inode() is None:
+            time.sleep(0.02)  # where names cannot be exchanged, the new directory appears in a moment
+        return inode() != before
 
     try:
-        # As long as it is held open, no other directory gets its number.
+        # While the directory is open, its inode number is not reused.
         handle = os.open(real(), os.O_RDONLY)
     except OSError:
         handle = None
-    # Asked of what is held: by now the name may be another's, whose number would be free again.
-    held = None if handle is None else os.fstat(handle)
-    before = None if held is None else (held.st_dev, held.st_ino)
+    # Taken from the open handle: the name may already belong to another directory.
+    status = None if handle is None else os.fstat(handle)
+    before = None if status is None else (status.st_dev, status.st_ino)
     try:
         yield replaced
     finally:
@@ -158,48 +163,51 @@ def _watched(directory: Path) -> Iterator[Callable[[], bool]]:
 
 
 def _load(directory: Path) -> LanguageModel:
-    _, config = read_kind(directory / CONFIG)
+    _, config = read_model_config(directory / CONFIG)
     weights = Shards(directory)
-    model = fitting(directory, config, weights.header)
-    model.load_state_dict(of_one_type({name: weights.read(name) for name in weights.header}), assign=True)
+    model = meta_model_for(directory, config, weights.header)
+    model.load_state_dict(to_common_dtype({name: weights.read(name) for name in weights.header}), assign=True)
     return model
 
 
-def read_kind(path: Path) -> tuple[Kind, Any]:
-    """The kind of model that a config.json describes, and its config; anything else is refused with advice."""
+def read_model_config(path: Path) -> tuple[ModelKind, Any]:
+    """Kind and config of the model that a config.json describes. Raises DataError for any other file."""
+    advice = import_advice(path.parent)
     if not path.is_file():
-        known = advice(path.parent)
         raise DataError(
-            known or f"{path} is missing; a model directory has {CONFIG} and {WEIGHTS}, as save() writes them"
+            advice or f"{path} is missing; a model directory has {CONFIG} and {WEIGHTS}, as save() writes them"
         )
     try:
-        data = jsons.loads(path.read_bytes())
+        data = safe_json.load(path)
     except ValueError as error:
         raise DataError(f"{path} is not JSON ({error}); was it cut short?") from error
-    foreign = advice(path.parent)
-    if foreign is not None:
-        raise DataError(foreign)
-    name = kind_named(data)
+    if advice is not None:
+        raise DataError(advice)
+    name = keysift_kind(data)
     if name is None:
         raise DataError(
-            f'{path} does not say which model it describes; keysift writes "model_type": "{MODEL_TYPE}multiscreen"'
+            f'{path} has no model_type of keysift; expected for example "model_type": "{MODEL_TYPE}multiscreen"'
         )
-    kind = KINDS.find(name)
-    return kind, configs.from_dict(kind.config, own_fields(data))
+    kind = MODEL_KINDS.find(name)
+    plugins = data.get(PLUGINS, [])
+    if isinstance(plugins, list) and all(isinstance(plugin, str) for plugin in plugins):
+        require_plugins(plugins, str(path.parent))
+    return kind, configs.from_dict(kind.config, model_fields(data))
 
 
-def own_fields(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What describes the model itself; a field that nobody knows is among it, and is refused by its config."""
-    about = {"model", "model_type", *HOST_FIELDS}
-    return by_todays_names({name: value for name, value in data.items() if name not in about})
+def model_fields(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of config.json that describe the model. Unknown fields are included; the config class rejects them."""
+    ignored = {"model_type", PLUGINS, *HOST_FIELDS}
+    return {name: value for name, value in data.items() if name not in ignored}
 
 
-def fitting(
+def meta_model_for(
     directory: Path, config: Any, header: Mapping[str, Entry], *, spelled: Callable[[str], str] = str
 ) -> LanguageModel:
-    """The model the config describes, without memory, if the weights fit it; nothing is built of sizes they deny.
+    """The model of a config on the meta device. Raises DataError unless the weights in `header` fit it.
 
-    A message names a weight as `spelled` does: in the directory it may have another name.
+    Sizes are compared with the weights first, so that a malicious config cannot allocate a huge model. `spelled` maps
+    the name of a weight to its name in the file, for messages.
     """
     elements = sum(math.prod(entry.shape) for entry in header.values())
     sizes = {field.name: getattr(config, field.name) for field in fields(config) if field.name != "context"}
@@ -209,29 +217,29 @@ def fitting(
     if too_large is not None:
         raise DataError(
             f"{directory}: {CONFIG} says {too_large} {sizes[too_large]}, more than {WEIGHTS} can hold "
-            f"({len(header)} tensors, {elements:,} numbers); the two are not of one model"
+            f"({len(header)} tensors, {elements:,} numbers); the files belong to different models"
         )
     try:
-        model = empty(config)
-    except (RuntimeError, OverflowError) as error:  # torch's words for a size that no integer holds
-        raise DataError(f"{directory}: {CONFIG} describes no model that can be built ({error})") from error
+        model = build_meta(config)
+    except (RuntimeError, OverflowError) as error:  # what torch raises for a size beyond an integer's range
+        raise DataError(f"{directory}: {CONFIG} describes a model that cannot be built ({error})") from error
     _check(directory, model.state_dict(), header, spelled)
     return model
 
 
 def _check(
-    directory: Path, wanted: Mapping[str, Tensor], came: Mapping[str, Entry], spelled: Callable[[str], str]
+    directory: Path, expected: Mapping[str, Tensor], header: Mapping[str, Entry], spelled: Callable[[str], str]
 ) -> None:
-    faults = [f"{spelled(name)} is missing" for name in wanted if name not in came]
-    faults += [f"{spelled(name)} is not a weight of this model" for name in came if name not in wanted]
+    faults = [f"{spelled(name)} is missing" for name in expected if name not in header]
+    faults += [f"{spelled(name)} is not a weight of this model" for name in header if name not in expected]
     faults += [
-        f"{spelled(name)} is {came[name].shape}, the config says {tuple(wanted[name].shape)}"
-        for name in wanted
-        if name in came and came[name].shape != tuple(wanted[name].shape)
+        f"{spelled(name)} is {header[name].shape}, the config says {tuple(expected[name].shape)}"
+        for name in expected
+        if name in header and header[name].shape != tuple(expected[name].shape)
     ]
     faults += [
         f"{spelled(name)} is {entry.dtype}, weights are one of {', '.join(_FLOATS)}"
-        for name, entry in came.items()
+        for name, entry in header.items()
         if entry.dtype not in _FLOATS
     ]
     if faults:
@@ -239,16 +247,7 @@ def _check(
         raise DataError(f"{directory}: {WEIGHTS} does not fit {CONFIG}: {'; '.join(faults[:3])}{more}")
 
 
-def of_one_type(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The widest of their types loses nothing; a layer of two types could not be computed."""
+def to_common_dtype(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Convert all tensors to the widest of their dtypes. A layer cannot compute with mixed dtypes."""
     widest = reduce(torch.promote_types, (tensor.dtype for tensor in state.values()))
     return {name: tensor.to(widest) for name, tensor in state.items()}
-
-
-def from_version_1(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights whose s_r entries hold version 1's number s1 (r1 = exp(s1) + 1, arXiv:2604.01178v1), as version 3's.
-
-    1 / (exp(s1) + 1) = sigmoid(-s1), so s_r = -s1. Version 1 always expands windows at inference: pass
-    Inference(expand_windows=training length) for the same function.
-    """
-    return {name: -tensor if name.rpartition(".")[2] == "s_r" else tensor for name, tensor in state.items()}

@@ -1,11 +1,11 @@
-"""The LLaMA-style baseline, with any mechanism in place of softmax (arXiv:2604.01178v3, table 3).
+"""Transformer: the LLaMA-style baseline, with softmax or any other mechanism (arXiv:2604.01178v3, table 3).
 
     x_0    = E[token]
     x      <- x + attention(norm(x));  x <- x + SwiGLU(norm(x))        for each layer
     logits = norm(x) E^T
 
-By default two RMSNorm gains a layer and none at the end, RoPE, tied embeddings, no bias: the paper's baseline. The
-fields of TransformerArch make of it what Llama, Mistral and Qwen are (models/llama.py reads theirs).
+The defaults are the paper's baseline: two RMSNorm gains per layer and none at the end, RoPE, tied embeddings, no bias.
+With other settings of TransformerArch it is a Llama, Mistral or Qwen model (llama_config.py reads their configs).
 Letters: B batch, T tokens, D model width.
 """
 
@@ -18,41 +18,42 @@ from keysift.core.config import config
 from keysift.core.errors import ConfigError
 from keysift.mechanisms import find
 from keysift.mechanisms.spec import Site
-from keysift.models.arch import TransformerArch
-from keysift.models.language import LanguageModel
+from keysift.models.architecture import TransformerArch
+from keysift.models.language_model import LanguageModel
 from keysift.nn.attention import Attention
 from keysift.nn.block import Block, SwiGLU
+from keysift.nn.embedding import TiedHead, table_rows
 from keysift.nn.projection import fill_normal, projection
-from keysift.nn.rotary import Rotary, Still
+from keysift.nn.rotary import NoRotation, RotaryEmbedding
 
 
 @config
 class TransformerConfig(TransformerArch):
-    """A Transformer, with its vocabulary and the length it is trained on."""
+    """Config of a Transformer: its architecture, vocabulary size and training length."""
 
     vocab_size: int
     context: int = 4096
-    """Training length: the n of mechanisms that count keys, and the start value of those that learn it."""
+    """Training length. Mechanisms that depend on the number of keys use it as a constant or as an initial value."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("vocab_size", "context"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"TransformerConfig.{name} must be at least 1, got {getattr(self, name)}")
-        # Not `mechanisms`, which is as long as the model is deep: a file may claim any depth.
+        # Not `mechanisms`, whose length is the depth: a malicious file may claim any depth.
         for mechanism in (self.mechanism,) if isinstance(self.mechanism, str) else self.mechanism:
             find(mechanism)
 
     @property
     def stds(self) -> tuple[float, float]:
-        """Of every matrix, and of those that write to the residual stream."""
+        """Initial standard deviations: of all matrices, and of those that write to the residual stream."""
         if self.initial_std == "version1":
             return 0.02, 0.02 / math.sqrt(2 * self.depth)
         return math.sqrt(2 / (5 * self.width)), 2 / (self.depth * math.sqrt(self.width))
 
 
 class Transformer(LanguageModel):
-    """tokens B T -> logits B T N. Pass a generator to make the initial weights reproducible."""
+    """Language model, tokens B T -> logits B T N. Pass a generator for reproducible initial weights."""
 
     def __init__(self, config: TransformerConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
@@ -62,17 +63,22 @@ class Transformer(LanguageModel):
         fill_normal(self.embedding.weight, config.stds[0], generator)
         self.layers = nn.ModuleList(_block(config, layer, generator) for layer in range(config.depth))
         self.norm = nn.RMSNorm(config.width, eps=config.norm_eps, elementwise_affine=config.final_gain)
-        tied = config.tied_embeddings
-        self.lm_head = None if tied else projection(config.width, config.vocab_size, config.stds[0], generator)
+        self.lm_head = (
+            TiedHead(self._output_rows)
+            if config.tied_embeddings
+            else projection(config.width, config.vocab_size, config.stds[0], generator)
+        )
 
-    def readout(self, x_BTD: Tensor) -> Tensor:
-        table = self.embedding if self.lm_head is None else self.lm_head
-        logits_BTN: Tensor = self.norm(x_BTD) @ table.weight.mT
-        return logits_BTN
+    def final_hidden(self, x_BTD: Tensor) -> Tensor:
+        normalised_BTD: Tensor = self.norm(x_BTD)
+        return normalised_BTD
+
+    def _output_rows(self) -> Tensor:
+        return table_rows(self.embedding)
 
 
 def _block(config: TransformerConfig, layer: int, generator: torch.Generator) -> Block:
-    head, eps = config.per_head, config.norm_eps
+    head, eps = config.resolved_head_width, config.norm_eps
     std, out_std = config.stds
     site = Site(
         heads=config.heads,
@@ -88,11 +94,15 @@ def _block(config: TransformerConfig, layer: int, generator: torch.Generator) ->
         site,
         width=config.width,
         key_heads=config.key_heads or config.heads,
-        turn=Rotary(head, config.rope_theta, config.rope_rates) if config.position == "rope" else Still(),
+        rotary=RotaryEmbedding(head, config.rope_theta, config.rope_rates)
+        if config.position == "rope"
+        else NoRotation(),
         norms=(norms[0], norms[1]),
         biased=config.attention_bias.removeprefix("none"),
         std=std,
         out_std=out_std,
         generator=generator,
     )
-    return Block(attention, SwiGLU(config.width, config.inner, std, out_std, generator), config.width, eps)
+    return Block(
+        attention, SwiGLU(config.width, config.resolved_hidden_width, std, out_std, generator), config.width, eps
+    )

@@ -1,1 +1,1 @@
-"""Modules in the order a token meets them: embedding, projection, rotary, scalars, store, read, tile, attention."""
+"""Layers of a model, in the order a token meets them, the decode cache, and taps."""

@@ -1,8 +1,8 @@
-"""The attention of a Transformer block, by any mechanism: its spec says how many heads, maps and scalars it has.
+"""Attention layer of a Transformer block, for any mechanism.
 
-A mechanism with N key maps halves (for N = 2) the heads and doubles the value, as differential attention version 1
-does: against H baseline heads of width d it has H / N heads, N key maps of width d and values of width N d. Query maps
-beyond the key maps add query heads, as in version 2.
+The mechanism's spec determines the numbers of heads, maps and scalars. A mechanism with N key maps has H / N heads in
+place of H baseline heads of width d, each with N key maps of width d and values of width N d (differential attention
+version 1: N = 2). Query maps beyond the key maps add query heads (version 2).
 
 Letters: B batch, H heads, G key heads, M query maps, N key maps, T tokens, D model width, K key width, V value width.
 """
@@ -12,17 +12,19 @@ from torch import Tensor, nn
 
 from keysift.core.errors import ConfigError
 from keysift.mechanisms.spec import Mechanism, Site
-from keysift.nn.cache import Reading
+from keysift.nn.cache import AttentionContext
+from keysift.nn.cached_attention import AttentionTaps, attend_with_cache
+from keysift.nn.layer_cache import LayerCache
 from keysift.nn.projection import merge, projection, split
-from keysift.nn.read import Look, read
-from keysift.nn.scalars import Scalars
-from keysift.nn.store import Store
+from keysift.nn.scalars import MechanismScalars
 from keysift.nn.tap import CallTap, Tap
 
 
 class Attention(nn.Module):
-    """What the tokens read from each other. `site` describes the baseline heads: `Attention` folds them into maps.
-    `biased` names the projections with a bias, by their letters: "", "qkv" or "qkvo"."""
+    """Multi-head attention. `site` describes the baseline heads, which `Attention` folds into maps.
+
+    `biased` lists the projections with a bias by letter: "", "qkv" or "qkvo".
+    """
 
     def __init__(
         self,
@@ -31,7 +33,7 @@ class Attention(nn.Module):
         *,
         width: int,
         key_heads: int,
-        turn: nn.Module,
+        rotary: nn.Module,
         norms: tuple[nn.Module, nn.Module],
         biased: str,
         std: float,
@@ -46,7 +48,7 @@ class Attention(nn.Module):
                 f"{key_maps}, got {site.heads} and {key_heads}"
             )
         self.mechanism = mechanism
-        self.turn = turn
+        self.rotary = rotary
         self.q_norm, self.k_norm = norms
         self.query_heads = site.heads // key_maps * maps
         self.key_heads = key_heads
@@ -63,20 +65,22 @@ class Attention(nn.Module):
             layer=site.layer,
             depth=site.depth,
         )
-        self.scalars = Scalars(mechanism, folded, width=width, key_heads=self.value_heads, std=std, generator=generator)
+        self.scalars = MechanismScalars(
+            mechanism, folded, width=width, key_heads=self.value_heads, std=std, generator=generator
+        )
         self.call = CallTap()
         self.q, self.k, self.v = Tap(), Tap(), Tap()
         self.scores = Tap()
         self.relevance = Tap()
         self.output = Tap()
 
-    def forward(self, x_BTD: Tensor, reading: Reading, store: Store | None) -> Tensor:
-        q = self.turn(self.q_norm(split(self.q_proj(x_BTD), self.query_heads)), reading)
-        k = self.turn(self.k_norm(split(self.k_proj(x_BTD), self.key_heads)), reading)
+    def forward(self, x_BTD: Tensor, context: AttentionContext, layer_cache: LayerCache | None) -> Tensor:
+        q = self.rotary(self.q_norm(split(self.q_proj(x_BTD), self.query_heads)), context)
+        k = self.rotary(self.k_norm(split(self.k_proj(x_BTD), self.key_heads)), context)
         v = split(self.v_proj(x_BTD), self.value_heads)
         q, k, v = self.q(q), self.k(k), self.v(v)
-        scalars = self.scalars(x_BTD, reading.inference)
-        look = Look(self.call, self.scores, self.relevance)
-        o_BHTV = self.output(read(self.mechanism, q, k, v, scalars, reading, store, look))
+        scalars = self.scalars(x_BTD, context.inference)
+        taps = AttentionTaps(self.call, self.scores, self.relevance)
+        o_BHTV = self.output(attend_with_cache(self.mechanism, q, k, v, scalars, context, layer_cache, taps))
         y_BTD: Tensor = self.o_proj(merge(o_BHTV))
         return y_BTD

@@ -8,15 +8,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from keysift.nn.attention import Attention
-from keysift.nn.cache import Reading
+from keysift.nn.cache import AttentionContext
+from keysift.nn.layer_cache import LayerCache
 from keysift.nn.projection import projection
-from keysift.nn.scalars import Scalars
-from keysift.nn.store import Store
+from keysift.nn.scalars import MechanismScalars
 from keysift.nn.tap import Tap
 
 
 class SwiGLU(nn.Module):
-    """W_down (SiLU(W_gate x) * W_up x), `inner` wide inside."""
+    """W_down (SiLU(W_gate x) * W_up x), with `inner` hidden channels."""
 
     def __init__(self, width: int, inner: int, std: float, out_std: float, generator: torch.Generator) -> None:
         super().__init__()
@@ -30,6 +30,8 @@ class SwiGLU(nn.Module):
 
 
 class Block(nn.Module):
+    """Pre-norm Transformer block."""
+
     def __init__(self, attention: Attention, mlp: SwiGLU, width: int, eps: float) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(width, eps=eps)
@@ -39,10 +41,10 @@ class Block(nn.Module):
         self.stream = Tap()
 
     @property
-    def scalars(self) -> Scalars:
+    def scalars(self) -> MechanismScalars:
         return self.attention.scalars
 
-    def forward(self, x_BTD: Tensor, reading: Reading, store: Store | None) -> Tensor:
-        x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), reading, store)
+    def forward(self, x_BTD: Tensor, context: AttentionContext, layer_cache: LayerCache | None) -> Tensor:
+        x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), context, layer_cache)
         y_BTD: Tensor = self.stream(x_BTD + self.mlp(self.mlp_norm(x_BTD)))
         return y_BTD

@@ -1,4 +1,4 @@
-"""What may differ between training and use, as one value that evaluation and generation share."""
+"""Options that may differ between training and inference, shared by evaluation and generation."""
 
 from keysift.core.config import config
 from keysift.core.errors import RangeError
@@ -6,13 +6,14 @@ from keysift.core.errors import RangeError
 
 @config
 class Inference:
-    """Choices made at inference; the default changes nothing."""
+    """Inference options. The default runs the model as trained."""
 
     expand_windows: bool | int = False
-    """A head whose learned window is strictly longer than the training length looks back without end (SWE,
-    arXiv:2604.01178v3); its rotation keeps the learned window. A number is that length, True takes the model's own."""
+    """Window expansion (SWE, arXiv:2604.01178v3): a head whose learned window is strictly longer than the training
+    length gets an infinite window; its rotation keeps the learned one. A number gives the training length, True uses
+    the model's own."""
     rope_factor: float = 1.0
-    """Divides every position before RoPE turns by it."""
+    """Every position is divided by this factor before RoPE."""
 
     def __post_init__(self) -> None:
         if self.expand_windows is not False and not 1 <= self.expand_windows < 2**53:

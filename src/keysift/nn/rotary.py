@@ -1,7 +1,8 @@
-"""Rotary positions (RoPE, arXiv:2104.09864v5): channel pairs (i, i + K/2) turn by position * theta^(-2i/K), or by the
-rates that scaling.py makes of these.
+"""Rotary position embedding (RoPE, arXiv:2104.09864v5).
 
-Positions are integers and angles are fp64 until their sine is taken: at position 131,071 an fp32 angle is off by 0.01.
+The channel pair (i, i + K/2) is rotated by the angle position * theta^(-2i/K), or by a frequency scaled as in
+rope_scaling.py. Positions are integers, and angles are fp64 until sine and cosine are taken: at position 131,071 an
+fp32 angle is off by 0.01.
 Letters: B batch, H heads, T tokens, K key width.
 """
 
@@ -9,35 +10,35 @@ import torch
 from torch import Tensor, nn
 
 from keysift.core.errors import ConfigError
-from keysift.kernels.call import carrier
-from keysift.nn.cache import Reading
-from keysift.nn.scaling import NONE, rates, read_scaling
+from keysift.kernels.scalars import accumulation_dtype
+from keysift.nn.cache import AttentionContext
+from keysift.nn.rope_scaling import NONE, parse_scaling, rotary_frequencies
 
 
-class Rotary(nn.Module):
-    """Turns the queries and keys of new tokens by their positions, divided by `rope_factor`."""
+class RotaryEmbedding(nn.Module):
+    """Rotates queries or keys by their positions, divided by `rope_factor`."""
 
     def __init__(self, width: int, theta: float, scaling: str = NONE) -> None:
         super().__init__()
         if width % 2:
-            raise ConfigError(f"RoPE turns pairs of channels, got a key width of {width}; make it even")
-        found = read_scaling(scaling)
-        self.rates = rates(width, theta, found)
-        self.length = found.length
+            raise ConfigError(f"RoPE rotates pairs of channels, got a key width of {width}; make it even")
+        parsed = parse_scaling(scaling)
+        self.frequencies = rotary_frequencies(width, theta, parsed)
+        self.attention_factor = parsed.attention_factor
 
-    def forward(self, x_BHTK: Tensor, reading: Reading) -> Tensor:
-        half = len(self.rates)
-        rate_K = torch.tensor(self.rates, dtype=torch.float64, device=x_BHTK.device)
-        at_B1T = reading.positions.of_queries(x_BHTK.device)
-        angle_B1TK = (at_B1T.double() / reading.inference.rope_factor)[..., None] * rate_K
-        x = x_BHTK.to(carrier(x_BHTK))
-        cos, sin = ((self.length * wave).to(x.dtype) for wave in (angle_B1TK.cos(), angle_B1TK.sin()))
+    def forward(self, x_BHTK: Tensor, context: AttentionContext) -> Tensor:
+        half = len(self.frequencies)
+        frequency_K = torch.tensor(self.frequencies, dtype=torch.float64, device=x_BHTK.device)
+        at_B1T = context.positions.query_positions(x_BHTK.device)
+        angle_B1TK = (at_B1T.double() / context.inference.rope_factor)[..., None] * frequency_K
+        x = x_BHTK.to(accumulation_dtype(x_BHTK))
+        cos, sin = ((self.attention_factor * wave).to(x.dtype) for wave in (angle_B1TK.cos(), angle_B1TK.sin()))
         x0, x1 = x[..., :half], x[..., half:]
         return torch.cat((x0 * cos - x1 * sin, x0 * sin + x1 * cos), dim=-1).to(x_BHTK.dtype)
 
 
-class Still(nn.Module):
-    """No rotation: the mechanism places keys itself, or nothing does."""
+class NoRotation(nn.Module):
+    """Identity, for models without RoPE: the mechanism may encode positions itself."""
 
-    def forward(self, x_BHTK: Tensor, reading: Reading) -> Tensor:
+    def forward(self, x_BHTK: Tensor, context: AttentionContext) -> Tensor:
         return x_BHTK

@@ -1,8 +1,8 @@
-"""The scalars a mechanism asks for, made from its spec: parameters, constants, or projections of the token stream.
+"""Values of a mechanism's scalars: parameters, constants, or projections of the layer's input.
 
-    learned, per layer, head or channel   a parameter in raw form, linked when used
-    not learned                           a constant of the place where the mechanism stands
-    per query or key (projected)          a bias-free projection of the layer's input, linked when used
+    learned, per layer, head or channel   a raw parameter; the scalar's link function maps it to the value
+    not learned                           a constant of the site
+    per query or key (projected)          a bias-free projection of the layer's input, then the link function
 
 Letters: B batch, H heads, G key heads, T tokens, D model width, V value width.
 """
@@ -12,14 +12,15 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from keysift.kernels.call import Aligned, align, carrier, may_look
+from keysift.kernels.scalars import AlignedScalars, accumulation_dtype, align_scalars
+from keysift.kernels.transforms import can_inspect_values
 from keysift.mechanisms.spec import Mechanism, Per, Promise, Scalar, Site
 from keysift.nn.inference import Inference
 from keysift.nn.projection import projection, split
 
 
-class Scalars(nn.Module):
-    """Values for one mechanism at one site. `symbols` names the parameters after the paper's letters."""
+class MechanismScalars(nn.Module):
+    """Scalars of one mechanism at one site. `symbols` maps scalar names to parameter names of the paper."""
 
     def __init__(
         self,
@@ -36,8 +37,8 @@ class Scalars(nn.Module):
         self.mechanism = mechanism
         self.site = site
         self.sizes = {"H": site.heads, "G": key_heads, "V": site.value_width}
-        self._projects = any(scalar.per.projected for scalar in mechanism.scalars)
-        self._kept: tuple[list[Tensor], tuple[torch.dtype, Inference], Aligned] | None = None
+        self._has_projections = any(scalar.per.projected for scalar in mechanism.scalars)
+        self._cached: tuple[list[Tensor], tuple[torch.dtype, Inference], AlignedScalars] | None = None
         names = symbols or {}
         self.symbols = {scalar.name: names.get(scalar.name, f"raw_{scalar.name}") for scalar in mechanism.scalars}
         for scalar in mechanism.scalars:
@@ -57,71 +58,82 @@ class Scalars(nn.Module):
         raw = scalar.init(self.site, generator).to(torch.get_default_dtype())
         return raw.expand([self.sizes[axis] for axis in scalar.per.value]).clone() if raw.ndim == 0 else raw
 
-    def stored(self, inference: Inference) -> dict[str, Tensor]:
-        """Linked values of everything that does not depend on the tokens."""
+    def linked(self, inference: Inference) -> dict[str, Tensor]:
+        """Values (link function applied) of all scalars that do not depend on the input."""
         values: dict[str, Tensor] = {}
         for scalar in self.mechanism.scalars:
             if scalar.per.projected or scalar.follows is not None:
                 continue
             if scalar.learned:
                 raw = getattr(self, self.symbols[scalar.name])
-                values[scalar.name] = scalar.link(raw.to(carrier(raw)), self.site)
+                values[scalar.name] = scalar.link(raw.to(accumulation_dtype(raw)), self.site)
             else:
-                # Made anew rather than kept in a buffer, which .bfloat16() would round.
+                # Computed here rather than stored in a buffer, which .bfloat16() would round.
                 values[scalar.name] = scalar.default(self.site)
-        trained = inference.expand_windows
-        if trained is not False and self.looks_back:
-            window = values[self._window]
-            values[self._band] = torch.where(window > trained, torch.inf, window)
+        training_length = inference.expand_windows
+        if training_length is not False and self.has_learned_window:
+            window = values[self._window()]
+            values[self._effective_window()] = torch.where(window > training_length, torch.inf, window)
         return values
 
     def forward(self, x_BTD: Tensor, inference: Inference) -> dict[str, Tensor]:
-        if not self._projects and not torch.is_grad_enabled() and x_BTD.device.type == "cpu" and may_look():
-            return self._unchanged(carrier(x_BTD), inference)
-        values = self.stored(inference)
+        """Values of all scalars by name."""
+        if (
+            not self._has_projections
+            and not torch.is_grad_enabled()
+            and x_BTD.device.type == "cpu"
+            and can_inspect_values()
+        ):
+            return self._cached_values(accumulation_dtype(x_BTD), inference)
+        values = self.linked(inference)
         for scalar in self.mechanism.scalars:
             if scalar.per.projected:
                 raw_BTX = getattr(self, self.symbols[scalar.name])(x_BTD)
                 raw = split(raw_BTX, self.sizes[scalar.per.value[1]])
                 raw = raw if scalar.per.value.endswith("V") else raw[..., 0]
-                values[scalar.name] = scalar.link(raw.to(carrier(raw)), self.site)
+                values[scalar.name] = scalar.link(raw.to(accumulation_dtype(raw)), self.site)
         return values
 
-    def _unchanged(self, carry: torch.dtype, inference: Inference) -> Aligned:
-        """Linked, checked and aligned once for as long as the parameters hold the same numbers: decoding asks for the
-        same few scalars at every token. Numbers are compared, because `.data` changes them behind every counter."""
+    def _cached_values(self, dtype: torch.dtype, inference: Inference) -> AlignedScalars:
+        """Values of all scalars, checked and aligned; computed again only when a parameter changes.
+
+        Decoding needs the same few scalars for every token. Changes are detected by comparing values, because writes
+        through `.data` do not change the version counter.
+        """
         raw = [parameter.detach() for parameter in self.parameters(recurse=False)]
-        if self._kept is not None:
-            numbers, choices, values = self._kept
-            if choices == (carry, inference) and all(map(torch.equal, numbers, raw)):
+        if self._cached is not None:
+            raw_before, options, values = self._cached
+            if options == (dtype, inference) and all(map(torch.equal, raw_before, raw)):
                 return values
-        values = align(
-            self.mechanism, self.stored(inference), self.site, self.sizes, carry=carry, device=torch.device("cpu")
+        values = align_scalars(
+            self.mechanism, self.linked(inference), self.site, self.sizes, dtype=dtype, device=torch.device("cpu")
         )
-        self._kept = ([x.clone() for x in raw], (carry, inference), values)
+        self._cached = ([x.clone() for x in raw], (dtype, inference), values)
         return values
 
     @property
-    def looks_back(self) -> bool:
-        """Whether the mechanism has a band that follows a learned window."""
-        band = self.mechanism.band
-        return band is not None and self.mechanism.scalar(band).follows is not None
+    def has_learned_window(self) -> bool:
+        """Whether the effective window of the mechanism follows a learned window."""
+        name = self.mechanism.window_scalar
+        return name is not None and self.mechanism.scalar(name).follows is not None
 
-    @property
-    def _band(self) -> str:
-        assert self.mechanism.band is not None
-        return self.mechanism.band
+    # Methods, not properties: torch.jit.trace reads every property of a module.
+    def _effective_window(self) -> str:
+        assert self.mechanism.window_scalar is not None
+        return self.mechanism.window_scalar
 
-    @property
     def _window(self) -> str:
-        follows = self.mechanism.scalar(self._band).follows
+        follows = self.mechanism.scalar(self._effective_window()).follows
         assert follows is not None
         return follows
 
-    def reach(self, inference: Inference) -> list[float]:
-        """How many positions back each key head must be remembered; infinite unless a refused key is inert."""
-        if not self.looks_back or Promise.REFUSED_INERT not in self.mechanism.holds:
+    def windows(self, inference: Inference) -> list[float]:
+        """Effective window of each key head, in tokens. A cache must keep the keys in it.
+
+        Infinite if there is no learned window, or if keys outside it can change other weights.
+        """
+        if not self.has_learned_window or Promise.REFUSED_INERT not in self.mechanism.holds:
             return [float("inf")] * self.sizes["G"]
-        values = self.stored(inference)
-        reach_H = values.get(self._band, values[self._window]).detach().expand(self.sizes["H"])
-        return reach_H.view(self.sizes["G"], -1).amax(1).tolist()
+        values = self.linked(inference)
+        window_H = values.get(self._effective_window(), values[self._window()]).detach().expand(self.sizes["H"])
+        return window_H.view(self.sizes["G"], -1).amax(1).tolist()

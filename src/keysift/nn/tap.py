@@ -1,4 +1,4 @@
-"""Named places to look into a model, and to change what passes: a `Tap` is an identity with an address.
+"""Taps: named points inside a model where values can be read and replaced. A `Tap` is an identity module.
 
     with trace(model, "layers.*.relevance") as seen:
         model(tokens_BT)
@@ -7,14 +7,16 @@
     with edit(model, {"layers.3.relevance": lambda w_BHTS: w_BHTS.clamp_max(0.5)}):
         model(tokens_BT)
 
-An address is a tap's place in the module tree; the module between layer and tap may be left out, and TransformerLens'
-names serve as well (blocks.3.attn.hook_pattern, or blocks.3.attn.pattern). A value that is costly to make asks
-`tap.watched` first, so an unused tap costs nothing. The names are an interface: tests/golden/taps.txt lists them.
+The address of a tap is its path in the module tree. The module between layer and tap may be left out, and
+TransformerLens names work too (blocks.3.attn.hook_pattern, or blocks.3.attn.pattern). Code that would compute a value
+only for a tap checks `tap.has_listeners` first, so an unused tap costs nothing. Tap names are public API:
+tests/golden/taps.txt lists them.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Generic, TypeVar
 
@@ -27,8 +29,8 @@ from keysift.kernels.call import Call
 V = TypeVar("V")
 
 
-class Passage(nn.Module, Generic[V]):
-    """The identity, unless somebody edits what passes; listeners hear the result."""
+class TapBase(nn.Module, Generic[V]):
+    """Identity that applies its editors to the value, then calls its listeners with the result."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,11 +38,18 @@ class Passage(nn.Module, Generic[V]):
         self._listeners: list[Callable[[V], None]] = []
 
     @property
-    def watched(self) -> bool:
+    def has_listeners(self) -> bool:
+        """Whether anything reads or edits the value."""
         return bool(self._listeners or self._editors)
+
+    @property
+    def has_editors(self) -> bool:
+        """Whether anything edits the value."""
+        return bool(self._editors)
 
     @contextmanager
     def listening(self, listener: Callable[[V], None]) -> Iterator[None]:
+        """Call `listener` with every value inside the `with` block."""
         self._listeners.append(listener)
         try:
             yield
@@ -49,6 +58,7 @@ class Passage(nn.Module, Generic[V]):
 
     @contextmanager
     def editing(self, editor: Callable[[V], V]) -> Iterator[None]:
+        """Replace every value by `editor(value)` inside the `with` block."""
         self._editors.append(editor)
         try:
             yield
@@ -63,38 +73,40 @@ class Passage(nn.Module, Generic[V]):
         return value
 
 
-class Tap(Passage[Tensor]):
-    """Where a tensor passes."""
+class Tap(TapBase[Tensor]):
+    """Tap for a tensor."""
 
 
-class CallTap(Passage[Call]):
-    """Where a layer hands q, k, v, scalars and positions to the kernels: an edit may change any of them, the mechanism
-    included. Not among `taps`: what passes is no tensor."""
+class CallTap(TapBase[Call]):
+    """Tap for the arguments of `attend`: mechanism, q, k, v, scalars and positions. An edit may change any of them.
+
+    `taps` does not list it, since its value is not a tensor.
+    """
 
 
 def taps(model: nn.Module) -> dict[str, Tap]:
-    """Every tap of a model by its address."""
+    """All taps of a model by address."""
     return {name: module for name, module in model.named_modules() if isinstance(module, Tap)}
 
 
 def call_taps(model: nn.Module) -> list[CallTap]:
-    """One a layer, in order."""
+    """The call taps of a model, one per layer, in order."""
     return [module for module in model.modules() if isinstance(module, CallTap)]
 
 
-def names(address: str) -> tuple[str, ...]:
-    """Every name a tap answers to: its address, the short one, and TransformerLens' with and without "hook_"."""
-    found = re.fullmatch(r"layers\.(\d+)\.(?:tiles|attention)\.(\w+)", address)
-    if found is None:
+def aliases(address: str) -> tuple[str, ...]:
+    """All names of a tap: its address, the short form, and the TransformerLens name with and without "hook_"."""
+    match = re.fullmatch(r"layers\.(\d+)\.(?:tiles|attention)\.(\w+)", address)
+    if match is None:
         return (address,)
-    layer, what = found.groups()
-    known = [address, f"layers.{layer}.{what}"]
-    if what in TRANSFORMER_LENS:
-        known += [f"blocks.{layer}.attn.{prefix}{TRANSFORMER_LENS[what]}" for prefix in ("hook_", "")]
-    return tuple(known)
+    layer, tap = match.groups()
+    names = [address, f"layers.{layer}.{tap}"]
+    if tap in TRANSFORMER_LENS:
+        names += [f"blocks.{layer}.attn.{prefix}{TRANSFORMER_LENS[tap]}" for prefix in ("hook_", "")]
+    return tuple(names)
 
 
-# What TransformerLens calls the same value; its scores carry the mask, ours do not.
+# TransformerLens names of the same values. Its scores include the mask, ours do not.
 TRANSFORMER_LENS = {
     "q": "q",
     "k": "k",
@@ -106,48 +118,71 @@ TRANSFORMER_LENS = {
 }
 
 
-def matching(pattern: str, known: Collection[str]) -> list[str]:
-    """The addresses that answer to a pattern."""
-    found = [address for address in known if any(fnmatchcase(name, pattern) for name in names(address))]
-    if not found:
-        raise UnknownNameError(f"no tap matches {pattern!r}; {nearest(pattern, list(known))}taps: {', '.join(known)}")
-    return found
-
-
 @contextmanager
 def trace(
     model: nn.Module, *patterns: str, keeping: Callable[[Tensor], Tensor] = lambda value: value
 ) -> Iterator[dict[str, Tensor]]:
-    """The latest value at every tap whose name matches a pattern (* matches anything, dots too).
+    """Record the latest value at every tap whose name matches a pattern (* matches any text, dots included).
 
-    `keeping` reduces each value before it is stored, where the whole would be too large to hold for every tap.
+    `keeping` reduces each value before it is stored, for values too large to hold at every tap.
     """
-    known = taps(model)
-    seen: dict[str, Tensor] = {}
-    chosen = dict.fromkeys(address for pattern in patterns for address in matching(pattern, known))
-    with ExitStack() as listening:
-        for name in chosen:
-            listening.enter_context(known[name].listening(_keep_in(seen, name, keeping)))
-        yield seen
+    with trace_taps(taps(model), patterns, keeping) as values:
+        yield values
 
 
 @contextmanager
 def edit(model: nn.Module, changes: Mapping[str, Callable[[Tensor], Tensor]]) -> Iterator[None]:
-    """Within, what passes a tap is replaced by what its function makes of it: the same shape, the same type.
+    """Replace the value at every tap whose name matches a pattern by what the pattern's function returns.
 
-    Edits apply in the order given; a trace sees the edited value. Positions stay as they are: setting a key's relevance
-    to zero for one head hides it from that head alone.
+    The function must return the same shape and dtype. Edits apply in the given order, and a trace records the edited
+    value. Positions do not change: setting a key's relevance to zero for one head hides it from that head only.
     """
-    known = taps(model)
-    with ExitStack() as editing:
-        for pattern, change in changes.items():
-            for name in matching(pattern, known):
-                editing.enter_context(known[name].editing(alike(name, change)))
+    with edit_taps(taps(model), changes):
         yield
 
 
-def alike(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """The same change, refused where it gives back another shape or type."""
+@contextmanager
+def trace_taps(
+    taps: Mapping[str, Tap], patterns: Iterable[str], keeping: Callable[[Tensor], Tensor] = lambda value: value
+) -> Iterator[dict[str, Tensor]]:
+    """`trace` for taps by address; the models of keysift.hub have taps outside their module tree."""
+    values: dict[str, Tensor] = {}
+    addresses = dict.fromkeys(address for pattern in patterns for address in match_addresses(pattern, taps))
+    with ExitStack() as listening:
+        for address in addresses:
+            listening.enter_context(taps[address].listening(_store_in(values, address, keeping)))
+        yield values
+
+
+@contextmanager
+def edit_taps(taps: Mapping[str, Tap], changes: Mapping[str, Callable[[Tensor], Tensor]]) -> Iterator[None]:
+    """`edit` for taps by address."""
+    matches = [(address, change) for pattern, change in changes.items() for address in match_addresses(pattern, taps)]
+    with ExitStack() as editing:
+        for address, change in matches:
+            editing.enter_context(taps[address].editing(same_shape_and_dtype(address, change)))
+        yield
+
+
+def match_addresses(pattern: str, addresses: Collection[str]) -> list[str]:
+    """The addresses with a name that matches the pattern. Raises UnknownNameError if there are none."""
+    matches = [address for address in addresses if any(fnmatchcase(name, pattern) for name in aliases(address))]
+    if not matches:
+        if not addresses:
+            raise UnknownNameError(
+                "the model has no taps; trace and edit of keysift read keysift models, those of keysift.hub.taps "
+                "transformers models"
+            )
+        close = get_close_matches(pattern, addresses, n=5, cutoff=0.0)
+        raise UnknownNameError(
+            f"no tap matches {pattern!r}; {nearest(pattern, list(addresses))}nearest of {len(addresses)} taps: "
+            f"{', '.join(close)}"
+        )
+    return matches
+
+
+def same_shape_and_dtype(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Wrap an edit so that it raises ShapeError if it changes the shape or the dtype."""
 
     def apply(value: Tensor) -> Tensor:
         changed = change(value)
@@ -161,8 +196,8 @@ def alike(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], T
     return apply
 
 
-def _keep_in(seen: dict[str, Tensor], name: str, keeping: Callable[[Tensor], Tensor]) -> Callable[[Tensor], None]:
+def _store_in(values: dict[str, Tensor], address: str, keeping: Callable[[Tensor], Tensor]) -> Callable[[Tensor], None]:
     def listen(value: Tensor) -> None:
-        seen[name] = keeping(value.detach())
+        values[address] = keeping(value.detach())
 
     return listen

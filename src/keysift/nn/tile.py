@@ -1,10 +1,10 @@
-"""The tiles of one Multiscreen layer, all at once (arXiv:2604.01178v3, equations 2 and 15 to 18).
+"""Multiscreen layer: all tiles of a layer, computed together (arXiv:2604.01178v3, equations 2 and 15 to 18).
 
     q, k, v, g = x W_Q, x W_K, x W_V, x W_G
     u  = screening(q, k, v)                          equations 4 to 14
     dx = sum over tiles of (u * tanh(SiLU(g))) (exp(s_O) W_O)
 
-One projection serves every tile: tile h owns channels h K to (h + 1) K. Table 4 gives the initial values.
+One projection covers all tiles: tile h has channels h K to (h + 1) K. Initial values are those of table 4.
 Letters: B batch, H tiles, T tokens, D model width, K key width, V value width.
 """
 
@@ -15,16 +15,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from keysift.mechanisms.spec import Mechanism, Site
-from keysift.nn.cache import Reading
+from keysift.nn.cache import AttentionContext
+from keysift.nn.cached_attention import AttentionTaps, attend_with_cache
+from keysift.nn.layer_cache import LayerCache
 from keysift.nn.projection import merge, projection, split
-from keysift.nn.read import Look, read
-from keysift.nn.scalars import Scalars
-from keysift.nn.store import Store
+from keysift.nn.scalars import MechanismScalars
 from keysift.nn.tap import CallTap, Tap
 
 
 class Gate(nn.Module):
-    """tanh(SiLU(x W_G)), in (-0.28, 1): B H T V."""
+    """Output gate tanh(SiLU(x W_G)), B H T V, with values in (-0.28, 1)."""
 
     def __init__(self, width: int, site: Site, generator: torch.Generator) -> None:
         super().__init__()
@@ -35,15 +35,15 @@ class Gate(nn.Module):
         return torch.tanh(F.silu(split(self.gate_proj(x_BTD), self.heads)))
 
 
-class Open(nn.Module):
-    """No gate: everything passes."""
+class NoGate(nn.Module):
+    """Gate of constant one."""
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         return x_BTD.new_ones(())
 
 
 class Tiles(nn.Module):
-    """dx for every tile of a layer, summed."""
+    """Sum of the outputs dx of a layer's tiles."""
 
     def __init__(
         self,
@@ -51,14 +51,14 @@ class Tiles(nn.Module):
         site: Site,
         *,
         width: int,
-        turn: nn.Module,
+        rotary: nn.Module,
         gate: nn.Module,
         generator: torch.Generator,
     ) -> None:
         super().__init__()
         self.mechanism = mechanism
         self.heads = site.heads
-        self.turn = turn
+        self.rotary = rotary
         self.gating = gate
         key_std, value_std = 0.1 / math.sqrt(site.key_width), 0.1 / math.sqrt(site.value_width)
         self.q_proj = projection(width, site.heads * site.key_width, key_std, generator)
@@ -66,7 +66,7 @@ class Tiles(nn.Module):
         self.v_proj = projection(width, site.heads * site.value_width, value_std, generator)
         self.o_proj = projection(site.heads * site.value_width, width, 0.1 / math.sqrt(width), generator)
         self.s_O = nn.Parameter(torch.full((site.heads,), -0.5 * math.log(site.heads * site.depth)))
-        self.scalars = Scalars(
+        self.scalars = MechanismScalars(
             mechanism,
             site,
             width=width,
@@ -82,20 +82,20 @@ class Tiles(nn.Module):
         self.screened = Tap()
         self.gate = Tap()
 
-    def forward(self, x_BTD: Tensor, reading: Reading, store: Store | None) -> Tensor:
+    def forward(self, x_BTD: Tensor, context: AttentionContext, layer_cache: LayerCache | None) -> Tensor:
         q, k, v = (split(project(x_BTD), self.heads) for project in (self.q_proj, self.k_proj, self.v_proj))
-        q, k = self.turn(q, reading), self.turn(k, reading)
+        q, k = self.rotary(q, context), self.rotary(k, context)
         q, k, v = self.q(q), self.k(k), self.v(v)
-        scalars = self.scalars(x_BTD, reading.inference)
-        look = Look(self.call, self.scores, self.relevance)
-        u_BHTV = self.screened(read(self.mechanism, q, k, v, scalars, reading, store, look))
+        scalars = self.scalars(x_BTD, context.inference)
+        taps = AttentionTaps(self.call, self.scores, self.relevance)
+        u_BHTV = self.screened(attend_with_cache(self.mechanism, q, k, v, scalars, context, layer_cache, taps))
         gated = u_BHTV * self.gate(self.gating(x_BTD)) * self.s_O.exp()[:, None, None]
         dx_BTD: Tensor = self.o_proj(merge(gated))
         return dx_BTD
 
 
 class Layer(nn.Module):
-    """x + dx: no norm, no feed-forward block."""
+    """x + dx, without a norm or a feed-forward block."""
 
     def __init__(self, tiles: Tiles) -> None:
         super().__init__()
@@ -103,9 +103,9 @@ class Layer(nn.Module):
         self.stream = Tap()
 
     @property
-    def scalars(self) -> Scalars:
+    def scalars(self) -> MechanismScalars:
         return self.tiles.scalars
 
-    def forward(self, x_BTD: Tensor, reading: Reading, store: Store | None) -> Tensor:
-        y_BTD: Tensor = self.stream(x_BTD + self.tiles(x_BTD, reading, store))
+    def forward(self, x_BTD: Tensor, context: AttentionContext, layer_cache: LayerCache | None) -> Tensor:
+        y_BTD: Tensor = self.stream(x_BTD + self.tiles(x_BTD, context, layer_cache))
         return y_BTD

@@ -1,1 +1,1 @@
-"""What a run directory is. layout, metrics, summary and checkpoint are torch-free; directory makes and claims one."""
+"""The run directory. All modules but directory and machine are free of torch."""

@@ -1,12 +1,12 @@
-"""Checkpoints: whole or not there at all, and known by their hashes. Free of torch.
+"""Checkpoints: written atomically and verified by hashes. Does not import torch.
 
-checkpoints/step-00000100/   config.json, model.safetensors and the tokenizer: loads anywhere with keysift.load
-    state/                   everything training needs: see train/shards.py
-    progress.json            step and what else is not a tensor
-    manifest.json            size and sha256 of every file above; a checkpoint without it does not exist
-checkpoints/last             a link to the newest
+checkpoints/step-00000100/   config.json, model.safetensors and the tokenizer: a model that keysift.load reads
+    state/                   training state, see train/checkpoint.py
+    progress.json            step and other values that are not tensors
+    manifest.json            size and sha256 of every file above; without it a checkpoint is incomplete
+checkpoints/last             a link to the newest checkpoint
 
-All is written to a folder beside, fsynced and then renamed.
+A checkpoint is written to a temporary folder beside it, fsynced and then renamed.
 """
 
 import hashlib
@@ -18,52 +18,52 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from keysift.core import jsons
+from keysift.core import safe_json
 from keysift.core.config import config, from_dict, to_dict
-from keysift.core.disk import whole_folder
+from keysift.core.disk import atomic_folder
 from keysift.core.errors import DataError
-from keysift.runs.layout import LAST, MANIFEST, name_of, steps
+from keysift.runs.layout import LAST, MANIFEST, checkpoint_name, checkpoint_steps
 
 PROGRESS, STATE = "progress.json", "state"
-_LEFT = re.compile(r"\.step-[0-9]{8,}\.(writing|removing)")
+_LEFTOVER = re.compile(r"\.step-[0-9]{8,}\.(writing|removing)")
 
 
-def working(folder: Path, step: int) -> Path:
-    """Where a checkpoint is written until it is complete; the same for every process."""
-    return folder / f".{name_of(step)}.writing"
+def working_folder(folder: Path, step: int) -> Path:
+    """Temporary folder of a checkpoint; the same on every rank."""
+    return folder / f".{checkpoint_name(step)}.writing"
 
 
 @config
 class Progress:
-    """What of a run is not a tensor."""
+    """Training state that is not a tensor."""
 
     step: int
     best: float | None
     """Lowest validation loss so far."""
     best_step: int | None
     seconds: float
-    """Of training, over all sessions."""
+    """Training time over all sessions."""
     processes: int
     stage: int = 0
-    """Of a curriculum."""
+    """Stage of the curriculum."""
     mastery: float = 0.0
     """Running accuracy in this stage."""
 
 
 @contextmanager
-def written(folder: Path, progress: Progress) -> Iterator[Path]:
-    """A folder to fill with state and model; after the block it is the newest checkpoint, hashed and on disk."""
+def new_checkpoint(folder: Path, progress: Progress) -> Iterator[Path]:
+    """Yield a folder for the model and its state. On exit it is hashed, renamed and becomes the newest checkpoint."""
     folder.mkdir(exist_ok=True)
-    name = name_of(progress.step)
-    with whole_folder(folder / name, working(folder, progress.step)) as fresh:
+    name = checkpoint_name(progress.step)
+    with atomic_folder(folder / name, working_folder(folder, progress.step)) as fresh:
         yield fresh
         (fresh / PROGRESS).write_text(json.dumps(to_dict(progress), indent=1) + "\n")
         (fresh / MANIFEST).write_text(json.dumps(_hashes(fresh), indent=1) + "\n")
-    point(folder, name)
+    update_last_link(folder, name)
 
 
-def point(folder: Path, name: str) -> None:
-    """Make `last` lead to a checkpoint, in one step."""
+def update_last_link(folder: Path, name: str) -> None:
+    """Point the link `last` to a checkpoint. The update is atomic."""
     link = folder / f".{LAST}"
     link.unlink(missing_ok=True)
     link.symlink_to(name)
@@ -71,23 +71,25 @@ def point(folder: Path, name: str) -> None:
 
 
 def verify(path: Path) -> None:
-    """Refuses a checkpoint of which any file is missing or changed."""
+    """Raise DataError if a file of the checkpoint is missing or changed."""
     for name, (size, digest) in _manifest(path).items():
         file = path / name
         if not file.is_file():
-            raise DataError(f"{file} is missing; {_instead(path)}")
+            raise DataError(f"{file} is missing; {_remedy(path)}")
         if file.stat().st_size != size or _sha256(file) != digest:
-            raise DataError(f"{file} is corrupt: it does not match its sha256; {_instead(path)}")
+            raise DataError(f"{file} is corrupt: it does not match its sha256; {_remedy(path)}")
 
 
 def _manifest(path: Path) -> dict[str, tuple[int, str]]:
     try:
-        found = jsons.loads((path / MANIFEST).read_text())
+        files = safe_json.load(path / MANIFEST)
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} has no readable {MANIFEST} ({error}); {_instead(path)}") from error
-    if not isinstance(found, dict) or not all(_is_entry(name, entry) for name, entry in found.items()):
-        raise DataError(f"{path} has no readable {MANIFEST} (it does not list files); {_instead(path)}")
-    return found
+        raise DataError(f"{path} has no readable {MANIFEST} ({error}); {_remedy(path)}") from error
+    if not isinstance(files, dict) or not all(_is_entry(name, entry) for name, entry in files.items()):
+        raise DataError(
+            f"{path} has no readable {MANIFEST} (not a mapping of file names to size and sha256); {_remedy(path)}"
+        )
+    return files
 
 
 def _is_entry(name: str, entry: Any) -> bool:
@@ -95,36 +97,35 @@ def _is_entry(name: str, entry: Any) -> bool:
     return inside and isinstance(entry, list) and [type(part) for part in entry] == [int, str]
 
 
-def progress(path: Path) -> Progress:
+def read_progress(path: Path) -> Progress:
     try:
-        return from_dict(Progress, jsons.loads((path / PROGRESS).read_text()))
+        return from_dict(Progress, safe_json.load(path / PROGRESS))
     except (OSError, ValueError) as error:
-        raise DataError(f"{path / PROGRESS} does not say how far the run was ({error}); {_instead(path)}") from error
+        raise DataError(f"{path / PROGRESS} cannot be read ({error}); {_remedy(path)}") from error
 
 
-def retain(folder: Path, *, last: int, every: int, best: int | None) -> None:
-    """Remove what nobody asked to keep."""
-    known = steps(folder)
-    for step in known[:-last]:
+def remove_old_checkpoints(folder: Path, *, last: int, every: int, best: int | None) -> None:
+    """Remove all checkpoints but the `last` newest, those at multiples of `every` steps, and the one at step `best`."""
+    for step in checkpoint_steps(folder)[:-last]:
         if step != best and not (every and step % every == 0):
-            # Renamed first: a removal that was cut short leaves no half checkpoint that looks whole.
-            gone = folder / f".{name_of(step)}.removing"
-            (folder / name_of(step)).rename(gone)
-            shutil.rmtree(gone, ignore_errors=True)
+            # Rename first: an interrupted removal then leaves no partial checkpoint under this name.
+            removing = folder / f".{checkpoint_name(step)}.removing"
+            (folder / checkpoint_name(step)).rename(removing)
+            shutil.rmtree(removing, ignore_errors=True)
 
 
-def tidy(folder: Path) -> None:
-    """Remove what killed processes left, and nothing else."""
+def remove_leftovers(folder: Path) -> None:
+    """Remove temporary folders that killed processes left."""
     for path in folder.glob(".step-*"):
-        if _LEFT.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+        if _LEFTOVER.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _instead(path: Path) -> str:
-    before = [step for step in steps(path.parent) if name_of(step) < path.name]
-    if not before:
+def _remedy(path: Path) -> str:
+    older = [step for step in checkpoint_steps(path.parent) if checkpoint_name(step) < path.name]
+    if not older:
         return "there is no older checkpoint; start the run again"
-    return f"remove the folder {path.name} to resume from {name_of(before[-1])}"
+    return f"remove the folder {path.name} to resume from {checkpoint_name(older[-1])}"
 
 
 def _hashes(folder: Path) -> dict[str, tuple[int, str]]:

@@ -1,4 +1,4 @@
-"""What this machine is and what it can do: facts for training sessions and benchmarks, peaks for MFU and tables."""
+"""Describe this machine for training sessions and benchmarks, and measure its peak FLOP/s and memory bandwidth."""
 
 import os
 import platform
@@ -13,20 +13,20 @@ import torch
 
 from keysift.core import provenance
 from keysift.core.provenance import Machine
-from keysift.kernels import native
+from keysift.kernels.cpu import library
 
 READ_MEGABYTES = 512
 ROUNDS = 8
 
 
 def examine() -> Machine:
-    """Everything but the peaks, which take a second to measure."""
+    """Describe the machine, without the peaks, which take a second to measure."""
     return Machine(
         cpu=provenance.cpu(),
         cores=os.cpu_count() or 1,
         threads=torch.get_num_threads(),
         memory_gb=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
-        instruction_set=native.instruction_set() or "none",
+        instruction_set=library.instruction_set() or "none",
         python=platform.python_version(),
         torch=str(torch.__version__),
         keysift=version("keysift"),
@@ -35,9 +35,9 @@ def examine() -> Machine:
     )
 
 
-def made(command: str, began: float) -> provenance.Made:
-    """Of a record that is ready now; `began` is what time.monotonic() said before the work."""
-    return provenance.Made(
+def record_provenance(command: str, began: float) -> provenance.Provenance:
+    """Provenance of a record that is complete now; `began` is time.monotonic() from before the work."""
+    return provenance.Provenance(
         command=command,
         date=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         seconds=round(time.monotonic() - began, 2),
@@ -55,7 +55,7 @@ def with_peaks(machine: Machine) -> Machine:
 
 
 def peak_flops(device: torch.device, precision: torch.dtype) -> float:
-    """What a large matrix product reaches here in fp32 or in `precision`, in FLOP/s: what MFU is a share of."""
+    """FLOP/s of a large matrix product in fp32 or `precision`, whichever is faster: the denominator of MFU."""
     return max(product_flops(device, dtype) for dtype in {torch.float32, precision})
 
 
@@ -69,17 +69,17 @@ def product_flops(device: torch.device, dtype: torch.dtype) -> float:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 
-    return 2 * size**3 / _quickest(multiply)
+    return 2 * size**3 / _fastest(multiply)
 
 
 def read_bytes_per_s() -> float:
-    """Of a tensor that no cache holds."""
+    """Bandwidth of summing a tensor larger than the caches."""
     x = torch.ones(READ_MEGABYTES * 2**18)
-    return x.numel() * 4 / _quickest(x.sum)
+    return x.numel() * 4 / _fastest(x.sum)
 
 
-def _quickest(run: Callable[[], object]) -> float:
-    """Seconds; other work on the machine can only make a run slower."""
+def _fastest(run: Callable[[], object]) -> float:
+    """Seconds of the fastest of several calls: other work on the machine can only slow a call down."""
     best = float("inf")
     for _ in range(ROUNDS):
         began = time.perf_counter()
@@ -89,8 +89,8 @@ def _quickest(run: Callable[[], object]) -> float:
 
 
 def memory_bytes(device: torch.device) -> int:
-    """The most memory this process has held."""
+    """Peak memory of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

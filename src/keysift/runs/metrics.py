@@ -1,4 +1,4 @@
-"""metrics.jsonl: one line a step, each step once, whatever happened between. Free of torch: lists of runs read it."""
+"""metrics.jsonl: one line per step, each step once, even after a crash and a resume. Free of torch."""
 
 import json
 import os
@@ -6,61 +6,57 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from keysift.core import jsons
-from keysift.core.disk import write_whole
+from keysift.core import safe_json
+from keysift.core.disk import write_atomic
 from keysift.runs.layout import METRICS
 
-_RENAMED = {"share_of_peak": "mfu", "rate": "lr"}  # names in files of earlier versions
-_TAIL = 2**16  # bytes, many lines
+_TAIL = 2**16  # bytes; holds many lines
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a metrics file. A line that is damaged, or that a crash cut short, is left out."""
+    """The lines of a metrics file. Skips damaged lines and a last line that a crash cut short."""
     if not path.is_file():
         return
-    with path.open(errors="replace") as file:
+    with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
-            found = _line(line)
-            if found is not None:
-                yield found
+            values = _parse(line)
+            if values is not None:
+                yield values
 
 
 def last(path: Path) -> dict[str, Any]:
-    """The newest whole line, without reading the file; nothing if there is none yet."""
+    """The newest complete line, read from the end of the file; empty if there is none."""
     if not path.is_file():
         return {}
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _TAIL))
         for line in reversed(file.read().splitlines()):
-            found = _line(line)
-            if found is not None:
-                return found
+            values = _parse(line)
+            if values is not None:
+                return values
     return {}
 
 
-def _line(text: str | bytes) -> dict[str, Any] | None:
+def _parse(text: str | bytes) -> dict[str, Any] | None:
     try:
-        found = jsons.loads(text)
+        values = safe_json.loads(text)
     except ValueError:
         return None
-    if not isinstance(found, dict) or type(found.get("step")) is not int:
+    if not isinstance(values, dict) or type(values.get("step")) is not int:
         return None
-    for before, name in _RENAMED.items():
-        if before in found:
-            found[name] = found.pop(before)
-    return found
+    return values
 
 
-def cut(path: Path, step: int) -> None:
-    """Keep what happened up to `step`: a resumed run writes the rest again."""
-    write_whole(path, "".join(json.dumps(line) + "\n" for line in read(path) if line["step"] <= step))
+def truncate(path: Path, step: int) -> None:
+    """Drop the lines after `step`: a resumed run writes them again."""
+    write_atomic(path, "".join(json.dumps(line) + "\n" for line in read(path) if line["step"] <= step))
 
 
 class Writer:
-    """Appends lines."""
+    """Appends lines to metrics.jsonl."""
 
     def __init__(self, folder: Path) -> None:
-        # Unbuffered: when the disk is full, nothing may be left to be written at the end.
+        # Unbuffered: on a full disk, a buffered line would fail only when the file is closed.
         self._file = (folder / METRICS).open("ab", buffering=0)
 
     def write(self, line: Mapping[str, Any]) -> None:

@@ -1,2 +1,1 @@
-"""Several runs, and what they say together. Reading order: plan, drive, child; then outline, study, records, measure,
-carry; then groups, claims, pages, repeats."""
+"""Train several runs, evaluate them and compare them. Reading order: plan, drive, child; trials, report."""

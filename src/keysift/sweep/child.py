@@ -1,6 +1,6 @@
-"""One run of a sweep, in a process of its own: python -P -m keysift.sweep.child CONFIG.toml RUN '{"steps": 100}'
+"""Train one run of a sweep in its own process: python -P -m keysift.sweep.child CONFIG.toml RUN '{"steps": 100}'
 
-The last argument holds the fields to change: of the config for a new run, of the stored config for a resumed one.
+The last argument holds the fields to change, in the config file of a new run or the stored config of a resumed one.
 """
 
 import json
@@ -9,22 +9,23 @@ from dataclasses import replace
 from pathlib import Path
 
 from keysift.core.errors import KeysiftError
-from keysift.core.shown import shown
+from keysift.core.terminal import escape_line
 from keysift.runs.directory import Run
-from keysift.runs.layout import holds_a_run
-from keysift.train.config_file import read_toml
-from keysift.train.facts import read_facts
+from keysift.runs.layout import is_run_directory
 from keysift.train.loop import train
+from keysift.train.manifest import read_manifest
+from keysift.train.settings import read_toml
 
 
 def main(file: str, run: str, changes: str) -> int:
+    """Start or resume the run. Returns the exit code."""
     path = Path(run)
     try:
-        resume = holds_a_run(path)
-        config = read_facts(Run(path)).config if resume else read_toml(Path(file))
+        resume = is_run_directory(path)
+        config = read_manifest(Run(path)).config if resume else read_toml(Path(file))
         train(replace(config, **json.loads(changes)), path, resume=resume, show=False)
     except KeysiftError as error:
-        sys.stderr.write(f"{shown(error)}\n")
+        sys.stderr.write(f"{escape_line(error)}\n")
         return 2
     except KeyboardInterrupt:
         return 130

@@ -1,4 +1,4 @@
-"""Make the runs of a sweep, each in a process of its own and resumable."""
+"""Drive the runs of a sweep. Each trains in its own process and can be resumed."""
 
 import json
 import signal
@@ -10,33 +10,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keysift.core.disk import write_whole
+from keysift.core.disk import write_atomic
 from keysift.core.errors import ConfigError, DataError
-from keysift.core.threads import share
+from keysift.core.threads import child_environment
+from keysift.records.runs import RunSummary
 from keysift.runs.directory import Run
-from keysift.runs.layout import DIAGNOSIS, METRICS, TRAIN, holds_a_run, in_use, saved
+from keysift.runs.layout import DIAGNOSIS, METRICS, TRAIN, is_locked, is_run_directory, saved_step
 from keysift.runs.metrics import last
-from keysift.runs.summary import Summary, summary
+from keysift.runs.summary import summary
 from keysift.sweep.board import Board
 from keysift.train.config import TrainConfig, flatten
-from keysift.train.config_file import read_toml, to_toml
-from keysift.train.facts import read_facts
-from keysift.train.signals import Stop
+from keysift.train.manifest import read_manifest
+from keysift.train.settings import read_toml, to_toml
+from keysift.train.signals import StopRequest
 
 _POLL = 0.2  # seconds
 
 
 @dataclass
 class Outcome:
-    """What became of a run; `said` is its error message if it failed."""
+    """How a run ended; `error` is its message if it failed."""
 
     name: str
-    summary: Summary | None
-    said: str = ""
+    summary: RunSummary | None
+    error: str = ""
 
     @property
     def state(self) -> str:
-        return "failed" if self.said else "not started" if self.summary is None else self.summary.state
+        return "failed" if self.error else "not started" if self.summary is None else self.summary.state
 
 
 def sweep(
@@ -45,35 +46,34 @@ def sweep(
     *,
     processes: int,
     show: bool = True,
-    on_over: Callable[[Outcome], None] = lambda outcome: None,
+    on_end: Callable[[Outcome], None] = lambda outcome: None,
 ) -> list[Outcome]:
-    """Make or finish every run; one that diverged is a result and is left alone. `on_over` is told of each run that
-    is finished or diverged, those that were before this call included.
+    """Train every run that is not finished, `processes` at a time. A diverged run counts as finished.
 
-    A signal is passed on to the runs at work, which save and leave; the same call resumes them.
+    `on_end` receives each finished run, including those that were finished before this call. A signal is forwarded to
+    the active runs, which save and exit; the same call resumes them.
     """
     for name, config in runs.items():
-        _refuse_another(out / name, config)
+        _check_same_config(out / name, config)
     out.mkdir(parents=True, exist_ok=True)
-    mended = {name: _mended(out / name) for name in runs if holds_a_run(out / name)}
-    outcomes = {name: Outcome(name, _summary(out / name), mended.get(name, "")) for name in runs}
-    waiting = [name for name, config in runs.items() if not _over(outcomes[name].summary, config)]
+    repairs = {name: _recover(out / name) for name in runs if is_run_directory(out / name)}
+    outcomes = {name: Outcome(name, _summary(out / name), repairs.get(name, "")) for name in runs}
+    waiting = [name for name, config in runs.items() if not _is_finished(outcomes[name].summary, config)]
     for name in runs:
-        if name not in waiting and not outcomes[name].said:
-            on_over(outcomes[name])
+        if name not in waiting and not outcomes[name].error:
+            on_end(outcomes[name])
     steps = max(config.steps or 0 for config in runs.values())
     board = Board(len(waiting), steps, show=show)
-    # Runs beside each other share the free cores, unless the user says how many threads.
-    environment = share(processes)
-    with Stop() as stop, board.live:
-        for name, said in _run_all(waiting, runs, out, processes, environment, stop, board):
-            found = Outcome(name, _summary(out / name), said)
-            outcomes[name] = found
-            loss = found.summary.loss if found.summary else None
-            at = "" if found.summary is None or loss is None else f" at step {found.summary.step}, loss {loss:.4f}"
-            board.over(name, found.state + at)
-            if _over(found.summary, runs[name]):
-                on_over(found)
+    # Parallel runs share the free cores, unless the user sets the number of threads.
+    environment = child_environment(processes)
+    with StopRequest() as stop, board.live:
+        for name, error in _run_all(waiting, runs, out, processes, environment, stop, board):
+            outcome = outcomes[name] = Outcome(name, _summary(out / name), error)
+            run = outcome.summary
+            position = "" if run is None or run.loss is None else f" at step {run.step}, loss {run.loss:.4f}"
+            board.end(name, outcome.state + position)
+            if _is_finished(run, runs[name]):
+                on_end(outcome)
     return list(outcomes.values())
 
 
@@ -83,95 +83,103 @@ def _run_all(
     out: Path,
     processes: int,
     environment: dict[str, str],
-    stop: Stop,
+    stop: StopRequest,
     board: Board,
 ) -> Iterator[tuple[str, str]]:
-    """Names of runs as they end, each with its error message if it failed."""
-    queue, at_work, passed_on = iter(waiting), dict[str, subprocess.Popen[bytes]](), False
+    """Yield the name of each run as it ends, with its error message if it failed."""
+    queue, active, forwarded = iter(waiting), dict[str, subprocess.Popen[bytes]](), False
     try:
         while True:
-            while not stop.asked and len(at_work) < processes and (name := next(queue, None)) is not None:
-                at_work[name] = _start(runs[name], out / name, environment)
-            if not at_work:
+            while not stop.requested and len(active) < processes and (name := next(queue, None)) is not None:
+                active[name] = _start(runs[name], out / name, environment)
+            if not active:
                 return
-            if stop.asked and not passed_on:
-                board.live.say("interrupted: the runs at work save and leave")
-                for process in at_work.values():
+            if stop.requested and not forwarded:
+                board.live.print("interrupted: active runs save and exit")
+                for process in active.values():
                     process.terminate()
-                passed_on = True
+                forwarded = True
             time.sleep(_POLL)
-            for name, process in list(at_work.items()):
+            for name, process in list(active.items()):
                 code = process.poll()
                 if code is None:
-                    board.at_work(name, last(out / name / METRICS))
+                    board.update(name, last(out / name / METRICS))
                 else:
-                    del at_work[name]
-                    # A run that had already saved when the signal came once more ends by it: that is no failure.
-                    heeded = stop.asked and code in (-signal.SIGINT, -signal.SIGTERM, 130)
-                    yield name, "" if heeded else _failure(code, out / name)
+                    del active[name]
+                    # A second signal may end a run that has already saved; that is not a failure.
+                    interrupted = stop.requested and code in (-signal.SIGINT, -signal.SIGTERM, 130)
+                    yield name, "" if interrupted else _failure(code, out / name)
     finally:
-        for process in at_work.values():
+        for process in active.values():
             process.kill()
             process.wait()
 
 
 def _start(config: TrainConfig, path: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
     changes: dict[str, Any] = {"steps": config.steps}
-    if not holds_a_run(path):
-        write_whole(_file(path), to_toml(config))
+    if not is_run_directory(path):
+        write_atomic(_config_file(path), to_toml(config))
         changes["warmup"] = _warmup(config, path.parent)
-    # -P: nothing is imported from the working folder, where a numpy.py may lie beside the user's text.
-    command = [sys.executable, "-P", "-m", "keysift.sweep.child", str(_file(path)), str(path), json.dumps(changes)]
+    # -P: do not import from the working directory, where the user may have a file such as numpy.py.
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "keysift.sweep.child",
+        str(_config_file(path)),
+        str(path),
+        json.dumps(changes),
+    ]
     with _log(path).open("wb") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
 
 def _failure(code: int, path: Path) -> str:
+    """The error message of an ended process; empty if it succeeded or the run diverged."""
     if code == 0 or (path / DIAGNOSIS).is_file():
         return ""
-    said = _log(path).read_text(errors="replace").strip()
-    return said[-500:] or f"it ended with exit code {code}"
+    text = _log(path).read_text(encoding="utf-8", errors="replace").strip()
+    return text[-500:] or f"it ended with exit code {code}"
 
 
 def _log(path: Path) -> Path:
-    """Beside the run: what goes wrong before there is a run directory is kept too."""
+    """The log file, next to the run directory, because a run may fail before its directory exists."""
     return path.with_name(f"{path.name}.log")
 
 
-def _refuse_another(path: Path, config: TrainConfig) -> None:
-    """A folder of the same name may hold a run of another sweep; its figures must not pass for this one's."""
-    if not holds_a_run(path):
+def _check_same_config(path: Path, config: TrainConfig) -> None:
+    """Raise if the directory contains a run with another config, whose results would be taken for this one's."""
+    if not is_run_directory(path):
         return
-    if not _file(path).is_file():
+    if not _config_file(path).is_file():
         raise ConfigError(f"{path} was not made by a sweep; choose another --out")
-    stored, asked = flatten(read_toml(_file(path))), flatten(config)
-    for name in {**stored, **asked}:
-        if name != "steps" and stored.get(name) != asked.get(name):
+    stored, wanted = flatten(read_toml(_config_file(path))), flatten(config)
+    for name in {**stored, **wanted}:
+        if name != "steps" and stored.get(name) != wanted.get(name):
             raise ConfigError(
-                f"{path} was made with {name} {stored.get(name)}, not {asked.get(name)}; choose another --out"
+                f"{path} was made with {name} {stored.get(name)}, not {wanted.get(name)}; choose another --out"
             )
-    made = saved(path)
-    if config.steps is not None and made > config.steps:
-        raise ConfigError(f"{path} has made {made} steps, more than the {config.steps} asked for; add --steps")
+    trained = saved_step(path)
+    if config.steps is not None and trained > config.steps:
+        raise ConfigError(f"{path} has trained {trained} steps, more than --steps {config.steps}; raise --steps")
 
 
 def _warmup(config: TrainConfig, out: Path) -> int | None:
-    """One that follows from the number of steps is laid out once for a sweep, however it is prolonged."""
+    """The warm-up of a new run. A default warm-up is that of existing runs, so that extending a sweep keeps it."""
     if config.warmup is not None:
         return config.warmup
-    made = [read_facts(Run(path.parent)).config.warmup for path in sorted(out.glob(f"*/{TRAIN}"))]
-    return made[0] if made else None
+    existing = [read_manifest(Run(path.parent)).config.warmup for path in sorted(out.glob(f"*/{TRAIN}"))]
+    return existing[0] if existing else None
 
 
-def _file(path: Path) -> Path:
-    """What a run was asked to be, beside it."""
+def _config_file(path: Path) -> Path:
+    """The config file of a run, next to its directory."""
     return path.with_name(f"{path.name}.toml")
 
 
-def _mended(path: Path) -> str:
-    """Do what a kill after a checkpoint left undone: until then the run counts as if it had not been written.
-    What is wrong with the run, if that cannot be done."""
-    if in_use(path):
+def _recover(path: Path) -> str:
+    """Complete a checkpoint that a killed process left unfinished. Returns an error message if that fails."""
+    if is_locked(path):
         return ""
     run = Run(path)
     try:
@@ -184,11 +192,11 @@ def _mended(path: Path) -> str:
     return ""
 
 
-def _summary(path: Path) -> Summary | None:
-    return summary(path) if holds_a_run(path) else None
+def _summary(path: Path) -> RunSummary | None:
+    return summary(path) if is_run_directory(path) else None
 
 
-def _over(found: Summary | None, config: TrainConfig) -> bool:
-    if found is None:
+def _is_finished(run: RunSummary | None, config: TrainConfig) -> bool:
+    if run is None:
         return False
-    return found.state == "diverged" or (config.steps is not None and found.saved >= config.steps)
+    return run.state == "diverged" or (config.steps is not None and run.saved >= config.steps)

@@ -1,7 +1,7 @@
-"""One frozen config for a run; flags, TOML and JSON all come from its fields.
+"""The config of a training run. Flags, TOML and JSON are generated from its fields.
 
-What is left out follows the paper's recipe for the architecture (arXiv:2604.01178v3, section 4): `resolve` fills it in,
-and a run directory keeps the resolved config.
+Fields left at None follow the paper's recipe for the architecture (arXiv:2604.01178v3, section 4): `resolve` fills
+them in, and a run directory stores the resolved config.
 """
 
 import math
@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from keysift.core.config import config, to_dict
 from keysift.core.errors import ConfigError
-from keysift.models.arch import DEFAULTS, Arch, arch_name
-from keysift.runs.layout import saved
+from keysift.models.architecture import DEFAULT_ARCHS, Arch, arch_name
+from keysift.runs.layout import saved_step
 
 Strategy = Literal["auto", "none", "ddp", "fsdp2"]
 Tracker = Literal["trackio", "wandb", "tensorboard"]
@@ -20,86 +20,87 @@ Tracker = Literal["trackio", "wandb", "tensorboard"]
 
 @config
 class TrainConfig:
-    """What to train, on what, how and for how long."""
+    """Model, data, optimization and duration of a run."""
 
-    model: Arch = DEFAULTS["multiscreen"]
-    """Which model. Its vocabulary follows from the tokenizer, its training length is `context`."""
+    model: Arch = DEFAULT_ARCHS["multiscreen"]
+    """The model. Its vocabulary size follows from the tokenizer, its training length is `context`."""
     init: str | None = None
-    """Start from the weights of this run or saved model. Its model, tokenizer and context are kept unless flags say
-    otherwise; with another mechanism its scalars start at their initial values."""
+    """Start from the weights of this run or saved model. Its sizes, tokenizer and context are the defaults of all other
+    flags. With another mechanism, the scalars start at their initial values."""
 
     data: str = "stdlib"
     """stdlib, recall[:...], abcdigits[:...], mqar[:...], hf:NAME, a file, folder or quoted glob, or a built corpus."""
     tokenizer: str | None = None
-    """bytes, bpe:SIZE or the path of one; bytes if left out."""
+    """bytes, bpe:SIZE or a path; bytes by default."""
     val_fraction: float = 0.05
-    """Share of the documents kept for validation."""
+    """Fraction of the documents used for validation."""
     context: int = 256
-    """Tokens of a sequence."""
+    """Tokens per sequence."""
     rows: Literal["auto", "stream", "documents"] = "auto"
-    """A sequence is a piece of the stream, or whole documents, as many as fit; auto: whole for abcdigits and mqar."""
+    """stream cuts the token stream into sequences, documents packs as many whole documents as fit; auto packs abcdigits
+    and mqar."""
     isolate: bool = False
-    """Keep the documents of a sequence apart: no attention across them."""
+    """Do not attend across documents."""
 
     batch_tokens: int = 1024
-    """Tokens of one step over all processes; accumulation follows from it."""
+    """Tokens per step over all processes; the number of accumulation steps follows from it."""
     micro_tokens: int = 8192
-    """Tokens a device takes at once, at most."""
+    """Maximum number of tokens per forward pass on a device."""
     steps: int | None = None
-    """When the run is over."""
+    """Number of training steps."""
     minutes: float | None = None
-    """Stop after this much time in this session; a resumed session counts anew."""
+    """Stop a session after this time; a resumed session starts from zero."""
     seed: int = 0
-    """Initial weights and the order of the data."""
+    """Seed of the initial weights and of the order of the data."""
 
     lr: float | None = None
-    """Learning rate after warm-up; the paper's for the architecture if left out."""
+    """Learning rate after warm-up; the paper's for the architecture by default."""
     schedule: Literal["constant", "cosine", "wsd"] = "constant"
-    """What follows the warm-up; cosine and wsd (constant, then linear decay) need steps."""
+    """Schedule after the warm-up; cosine and wsd (constant, then linear decay) need steps."""
     warmup: int | None = None
-    """Steps of linear warm-up; a sixteenth of the run, as in the paper, and 50 where only minutes are known."""
+    """Steps of linear warm-up; by default a sixteenth of the run, as in the paper, or 50 if only minutes are given."""
     final_lr: float = 0.0
-    """Where cosine and wsd end, as a share of lr."""
+    """Final learning rate of cosine and wsd, as a fraction of lr."""
     decay_share: float = 0.2
-    """The part of a wsd run that decays."""
+    """Fraction of a wsd run in which the learning rate decays."""
     weight_decay: float | None = None
-    """Of matrices; vectors and scalars never decay."""
+    """Weight decay of matrices; vectors and scalars never decay."""
     clip: float | None = None
-    """Largest gradient norm; 0 does not clip."""
+    """Maximum gradient norm; 0 disables clipping."""
     beta1: float = 0.9
     beta2: float = 0.95
     ema: float = 0.0
-    """Decay of an average of the weights, which is then what is evaluated and saved as the model; 0 keeps none."""
+    """Decay of an exponential moving average of the weights, which is then evaluated and saved; 0 disables it."""
 
     device: str = "auto"
     """auto, cpu, cuda, ..."""
     strategy: Strategy = "auto"
-    """How several processes share the work; auto is ddp under torchrun."""
+    """Parallelism strategy; auto is ddp under torchrun."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """bf16 is autocast; auto takes it on GPUs that have it."""
+    """bf16 uses autocast; auto uses bf16 on GPUs that support it."""
     recompute: bool = False
-    """Recompute each layer in the backward pass: less memory, more time."""
+    """Recompute each layer in the backward pass (activation checkpointing): less memory, more time."""
     compile: bool = False
     """Compile the model with torch.compile."""
 
     save_every: int = 100
-    """Steps between checkpoints; each is also validated and sampled."""
+    """Steps between checkpoints; each one also validates and samples."""
     keep_last: int = 2
-    """Checkpoints to keep."""
+    """Number of newest checkpoints to keep."""
     keep_every: int = 0
-    """Also keep each checkpoint whose step is a multiple of this; 0 keeps none."""
+    """Also keep every checkpoint whose step is a multiple of this; 0 disables it."""
     keep_best: bool = True
-    """Also keep the checkpoint with the lowest validation loss; --no-keep-best keeps the newest only."""
+    """Also keep the checkpoint with the lowest validation loss."""
     val_sequences: int = 32
-    """Validation sequences read at a checkpoint."""
+    """Validation sequences per checkpoint."""
     sample_prompt: str | None = None
-    """What samples continue; `def ` if left out, and none are taken of recall."""
+    """Prompt of the samples; `def ` by default. Recall takes no samples by default."""
     sample_tokens: int = 100
-    """Length of a sample; 0 takes none."""
+    """Tokens per sample; 0 takes no samples."""
     log_turning: bool = False
-    """Also write the norm of the matrices, and the angle each step turns them by, into the metrics."""
+    """Also log the norm of the matrices and the angle by which each step rotates them."""
     track: tuple[Tracker, ...] = ()
-    """Also send metrics there; each is an extra to install."""
+    """Experiment trackers to send metrics to; each is an optional extra to install."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -124,23 +125,23 @@ class TrainConfig:
         if not 0 < self.decay_share <= 1:
             raise ConfigError(f"decay_share must lie in (0, 1], got {self.decay_share:g}")
         if self.schedule != "constant" and self.steps is None:
-            raise ConfigError(f"{self.schedule} ends with the run, so it needs steps; add --steps, or use constant")
+            raise ConfigError(f"the schedule {self.schedule} needs the number of steps; add --steps, or use constant")
 
     @property
     def arch(self) -> str:
-        """Name of the model's kind."""
+        """Name of the architecture."""
         return arch_name(self.model)
 
     @property
     def sequences(self) -> int:
-        """Sequences of one step."""
+        """Sequences per step."""
         return self.batch_tokens // self.context
 
 
-# What a resumed run may change; each session writes down its config. How the work is cut (micro_tokens, strategy,
-# device, recompute, compile) changes rounding, so a resume is exact to the bit only where that stays the same. A lower
-# rate or a clip is how a run that diverged resumes from its last good checkpoint.
-CHANGEABLE = frozenset(
+# Fields that a resumed run may change; each session stores its config. micro_tokens, strategy, device, recompute and
+# compile change rounding, so a resumed run is bit-exact only if they stay the same. lr and clip may change so that a
+# run that diverged can resume from its last good checkpoint.
+CHANGEABLE_ON_RESUME = frozenset(
     {
         *("steps", "minutes", "lr", "clip"),
         *("device", "strategy", "micro_tokens", "recompute", "compile"),
@@ -151,50 +152,51 @@ CHANGEABLE = frozenset(
 
 
 def resolve(config: TrainConfig, parameters: int) -> TrainConfig:
-    """The same with every blank filled in, for a model of so many parameters."""
-    needs_an_end(config)
+    """The config with every None filled in, for a model with this number of parameters."""
+    check_duration(config)
     paper = {"lr": 2.0**-4, "weight_decay": 0.0, "clip": 0.0}
     if config.arch == "transformer":
-        # Section 4 names rates for 45M, 353M and 1.3B parameters; between them the nearer one (in size ratio) is used.
+        # Section 4 names rates for 45M, 353M and 1.3B parameters; other sizes use the nearest one by ratio.
         lr = 1e-3 if parameters < 126e6 else 3e-4 if parameters < 677e6 else 2e-4
         paper = {"lr": lr, "weight_decay": 0.1, "clip": 1.0}
     warmup = 50 if config.steps is None else min(4096, config.steps // 16)
-    wanted: dict[str, Any] = {**paper, "warmup": warmup}
-    return replace(config, **{name: value for name, value in wanted.items() if getattr(config, name) is None})
+    defaults: dict[str, Any] = {**paper, "warmup": warmup}
+    return replace(config, **{name: value for name, value in defaults.items() if getattr(config, name) is None})
 
 
-def needs_an_end(config: TrainConfig) -> None:
+def check_duration(config: TrainConfig) -> None:
     if config.steps is None and config.minutes is None:
-        raise ConfigError("nothing says when the run is over; add --steps or --minutes")
+        raise ConfigError("a run needs an end; add --steps or --minutes")
 
 
 def flatten(config: TrainConfig) -> dict[str, Any]:
-    """Every field under the name of its flag, the model's fields among them: what train.json and TOML hold."""
-    told = to_dict(config)
-    return {"arch": config.arch, **told.pop("model"), **told}
+    """All fields, including the model's, under the names of the flags: the format of train.json and TOML."""
+    settings = to_dict(config)
+    return {"arch": config.arch, **settings.pop("model"), **settings}
 
 
-def changed(stored: TrainConfig, asked: TrainConfig) -> TrainConfig:
-    """The config of a resumed run; refuses to change what the past steps were made of."""
-    before, after = flatten(stored), flatten(asked)
-    for name in (name for name in before if name not in CHANGEABLE):
+def resumed(stored: TrainConfig, config: TrainConfig) -> TrainConfig:
+    """The config of a resumed run. Refuses to change a field that past steps depend on."""
+    before, after = flatten(stored), flatten(config)
+    for name in (name for name in before if name not in CHANGEABLE_ON_RESUME):
         if name not in after or before[name] != after[name]:
             raise ConfigError(
                 f"a resumed run keeps its {name}: it was {before[name]!r}, got {after.get(name)!r}; "
                 f"start a new run with --out, or drop the flag"
             )
-    if stored.schedule != "constant" and stored.steps != asked.steps:
+    if stored.schedule != "constant" and stored.steps != config.steps:
         raise ConfigError(
-            f"the {stored.schedule} schedule was laid out for {stored.steps} steps, got {asked.steps}; start a new run"
+            f"the {stored.schedule} schedule was computed for {stored.steps} steps, got {config.steps}; start a new run"
         )
-    return asked
+    return config
 
 
-def refuse_finished(run: Path, config: TrainConfig) -> None:
-    made = saved(run)
-    if config.steps is not None and made >= config.steps:
+def check_unfinished(run: Path, config: TrainConfig) -> None:
+    """Raise ConfigError if the run already has a checkpoint of its last step."""
+    step = saved_step(run)
+    if config.steps is not None and step >= config.steps:
         raise ConfigError(
-            f"{run} is finished: it has made {made} steps, {config.steps} were asked for; pass more --steps to train on"
+            f"{run} is finished: it is at step {step} of {config.steps}; pass a larger --steps to continue"
         )
 
 

@@ -1,6 +1,6 @@
-"""One process or many, the same code: who am I, how is the model shared, what do we agree on.
+"""Run the same training code on one process or many: process group, distributed model, gradient accumulation.
 
-Started by torchrun (RANK, WORLD_SIZE, LOCAL_RANK in the environment): gloo on CPU, nccl on CUDA.
+torchrun starts the processes (RANK, WORLD_SIZE, LOCAL_RANK in the environment): gloo on CPU, nccl on CUDA.
 """
 
 import gc
@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,149 +19,159 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint as activation_checkpoint
 
 from keysift.core.errors import ConfigError, KeysiftError, UnsupportedError
-from keysift.models.language import LanguageModel
-from keysift.train.config import Strategy
+from keysift.models.language_model import LanguageModel
+from keysift.train.config import Strategy, TrainConfig
 
-# While the first process tokenises a large corpus, the others wait for it.
-_PATIENCE = timedelta(hours=12)
+# The other ranks wait while rank zero tokenizes a large corpus.
+_TIMEOUT = timedelta(hours=12)
 
 
 @dataclass(frozen=True)
 class World:
+    """Rank and device of this process, the number of processes, and collective operations."""
+
     rank: int
     size: int
     device: torch.device
 
     @property
-    def first(self) -> bool:
+    def is_rank_zero(self) -> bool:
         return self.rank == 0
 
     def sum(self, *numbers: float) -> list[float]:
-        """Added over all processes, in fp64."""
+        """Sum each number over all ranks, in fp64."""
         if self.size == 1:
             return list(numbers)
-        wide = torch.tensor(numbers, dtype=torch.float64, device=self.device)
-        dist.all_reduce(wide)
-        return [float(number) for number in wide.tolist()]
+        totals = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        dist.all_reduce(totals)
+        return [float(total) for total in totals.tolist()]
 
-    def any(self, wish: bool) -> bool:
-        return self.sum(float(wish))[0] > 0
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set on any rank."""
+        return self.sum(float(flag))[0] > 0
 
-    def alike(self, value: str) -> bool:
-        """Whether every process has the same."""
+    def same_on_all_ranks(self, value: str) -> bool:
         if self.size == 1:
             return True
         values: list[str | None] = [None] * self.size
         dist.all_gather_object(values, value)
         return len(set(values)) == 1
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         if self.size > 1:
             dist.barrier()
 
-    def first_does(self, work: Callable[[], object]) -> None:
-        """The first process works and the others wait; if it refuses, all refuse."""
+    def on_rank_zero(self, work: Callable[[], object]) -> None:
+        """Call `work` on rank zero while the other ranks wait. A KeysiftError is raised on every rank."""
         if self.size == 1:
             work()
             return
-        box: list[KeysiftError | None] = [None]
-        if self.first:
+        errors: list[KeysiftError | None] = [None]
+        if self.is_rank_zero:
             try:
                 work()
             except KeysiftError as error:
-                box = [error]
-        dist.broadcast_object_list(box, src=0, device=self.device)
-        if box[0] is not None:
-            raise box[0]
+                errors = [error]
+        dist.broadcast_object_list(errors, src=0, device=self.device)
+        if errors[0] is not None:
+            raise errors[0]
 
 
 @contextmanager
-def joined(device: str) -> Iterator[World]:
-    """The processes torchrun started, or this one alone."""
+def process_group(device: str) -> Iterator[World]:
+    """Initialize the process group if torchrun started several processes, and yield the World of this one."""
     size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
-    place = find_device(device, int(os.environ.get("LOCAL_RANK", "0")))
+    resolved = resolve_device(device, int(os.environ.get("LOCAL_RANK", "0")))
     if size > 1:
-        if place.type == "cuda":
-            torch.cuda.set_device(place)
-        dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=_PATIENCE)
+        if resolved.type == "cuda":
+            torch.cuda.set_device(resolved)
+        dist.init_process_group("nccl" if resolved.type == "cuda" else "gloo", timeout=_TIMEOUT)
     try:
-        yield World(rank, size, place)
+        yield World(rank, size, resolved)
     finally:
         if size > 1:
-            # What a shared model holds of the group goes first, so that the group's threads end here. One that outlives
-            # this may still let go of the last tensor it was given, and if Python is ending by then, it aborts.
+            # Free everything that refers to the group first, so that its threads end here. A thread that outlives the
+            # group may release its last tensor while Python shuts down, which aborts the process.
             gc.collect()
             dist.destroy_process_group()
 
 
-def find_device(device: str, local_rank: int) -> torch.device:
+def resolve_device(device: str, local_rank: int) -> torch.device:
+    """The torch device of a rank. `auto` prefers CUDA. Raises ConfigError if the device cannot hold a tensor."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        place = torch.device(device)
-        float(torch.zeros((), device=place))  # meta has no numbers, and a GPU may be there but not usable
+        resolved = torch.device(device)
+        float(torch.zeros((), device=resolved))  # fails for meta, and for a GPU that is present but not usable
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ConfigError(f"device {device!r} cannot be used here ({error}); try cpu") from error
-    return torch.device("cuda", local_rank) if place.type == "cuda" and place.index is None else place
+    return torch.device("cuda", local_rank) if resolved.type == "cuda" and resolved.index is None else resolved
 
 
-class Shared:
-    """A model as its processes hold it: `model` is called for logits, `parameters` have the plain model's names."""
+class DistributedModel:
+    """A model under a strategy (none, ddp or fsdp2).
+
+    model        the wrapped module; call it for logits
+    module       the LanguageModel inside the wrapper
+    parameters   parameters by their names in the unwrapped model
+    """
 
     def __init__(self, model: LanguageModel, strategy: Strategy, world: World) -> None:
-        chosen = ("ddp" if world.size > 1 else "none") if strategy == "auto" else strategy
-        if chosen == "none" and world.size > 1:
+        if strategy == "auto":
+            strategy = "ddp" if world.size > 1 else "none"
+        if strategy == "none" and world.size > 1:
             raise UnsupportedError(f"strategy none is for one process, got {world.size}; use ddp or fsdp2")
-        if chosen != "none" and not dist.is_initialized():
-            raise UnsupportedError(f"strategy {chosen} needs torchrun with 2 processes or more; use none")
-        self.strategy = chosen
+        if strategy != "none" and not dist.is_initialized():
+            raise UnsupportedError(f"strategy {strategy} needs torchrun with 2 processes or more; use none")
+        self.strategy = strategy
         self.world = world
-        self.plain = model
+        self.module = model
         self.model: nn.Module = model
         self._mesh: DeviceMesh | None = None
-        if chosen == "ddp":
+        if strategy == "ddp":
             self.model = DistributedDataParallel(model)
-        elif chosen == "fsdp2":
+        elif strategy == "fsdp2":
             self._mesh = _shard(model, world)
         self.parameters = dict(model.named_parameters())
 
-    def accumulating(self, last: bool) -> AbstractContextManager[object]:
-        """Gradients are exchanged in the last accumulation step only."""
+    def gradient_sync(self, *, last: bool) -> AbstractContextManager[object]:
+        """Context of one accumulation step. Gradients are synchronized in the last step only."""
         if isinstance(self.model, DistributedDataParallel) and not last:
             return self.model.no_sync()
         if isinstance(self.model, FSDPModule):
             self.model.set_requires_gradient_sync(last)
         return nullcontext()
 
-    @torch.no_grad()
-    def set(self, values: Mapping[str, Tensor]) -> None:
-        """Overwrite parameters by name."""
-        for name, value in values.items():
-            self.parameters[name].copy_(value)
-        if isinstance(self.model, FSDPModule):
-            # The outermost module keeps what it gathered in a forward pass without backward; that is now out of date.
-            self.model.reshard()
-
-    def close(self) -> None:
-        """Let go of the process group; see `joined`."""
-        if self._mesh is not None:
-            # torch remembers operations on shards, and with them the mesh, for as long as Python runs.
-            self._mesh._pg_registry.clear()
-
-    def finish(self) -> None:
-        """Average the gradients of what fully_shard leaves whole, as it does with what it shards."""
+    def average_unsharded_gradients(self) -> None:
+        """Average the gradients of unsharded parameters over ranks. fully_shard averages the sharded ones itself."""
         if self.strategy == "fsdp2":
             for parameter in self.parameters.values():
                 if not isinstance(parameter, DTensor) and parameter.grad is not None:
                     dist.all_reduce(parameter.grad)
                     parameter.grad.div_(self.world.size)
 
+    @torch.no_grad()
+    def copy_weights(self, values: Mapping[str, Tensor]) -> None:
+        """Overwrite parameters by name."""
+        for name, value in values.items():
+            self.parameters[name].copy_(value)
+        if isinstance(self.model, FSDPModule):
+            # After a forward pass without backward, the root keeps its gathered parameters; that copy is now stale.
+            self.model.reshard()
+
+    def close(self) -> None:
+        """Drop references to the process group, so that `process_group` can destroy it."""
+        if self._mesh is not None:
+            # torch caches DTensor operations, and with them the mesh, until the interpreter exits.
+            self._mesh._pg_registry.clear()
+
 
 def _shard(model: LanguageModel, world: World) -> DeviceMesh:
     mesh = dist.device_mesh.init_device_mesh(world.device.type, (world.size,))
-    # fully_shard cannot cut a tensor without axes; these few numbers stay whole everywhere.
+    # fully_shard cannot shard 0-dim tensors, so every rank keeps a full copy of these scalars.
     scalars = {parameter for parameter in model.parameters() if parameter.ndim == 0}
     for layer in model.layers:
         fully_shard(layer, mesh=mesh, ignored_params=scalars)
@@ -167,6 +179,39 @@ def _shard(model: LanguageModel, world: World) -> DeviceMesh:
     return mesh
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """The full tensor; every process must ask."""
+def distribute(model: LanguageModel, config: TrainConfig, world: World) -> DistributedModel:
+    """Move the model to the device, apply activation checkpointing and torch.compile, and wrap it for the strategy."""
+    model.to(world.device)
+    if config.recompute:
+        for layer in model.layers:
+            layer.forward = partial(activation_checkpoint, layer.forward, use_reentrant=False)
+    if config.compile:
+        model.compile()
+    return DistributedModel(model, config.strategy, world)
+
+
+def full_tensor(tensor: Tensor) -> Tensor:
+    """Gather a sharded tensor. A collective operation: every rank must call it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def accumulation_steps(config: TrainConfig, world: World) -> int:
+    """Micro-batches per rank and step, such that every step reads batch_tokens over all ranks."""
+    if config.sequences % world.size:
+        raise ConfigError(
+            f"{config.sequences} sequences per step cannot be divided among {world.size} processes; "
+            f"make batch_tokens a multiple of {config.context * world.size}"
+        )
+    per_rank = config.sequences // world.size
+    micro_batch = max(1, config.micro_tokens // config.context)
+    return next(n for n in range(1, per_rank + 1) if per_rank % n == 0 and per_rank // n <= micro_batch)
+
+
+def autocast(config: TrainConfig, world: World) -> AbstractContextManager[Any]:
+    """The autocast context of the configured precision; `auto` uses bf16 on GPUs that support it."""
+    cuda = world.device.type == "cuda"
+    if config.precision == "bf16" and cuda and not torch.cuda.is_bf16_supported():
+        raise UnsupportedError("this GPU does not support bf16; use --precision fp32")
+    if config.precision == "bf16" or (config.precision == "auto" and cuda and torch.cuda.is_bf16_supported()):
+        return torch.autocast(world.device.type, torch.bfloat16)
+    return nullcontext()

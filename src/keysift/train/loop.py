@@ -1,7 +1,7 @@
-"""The training loop: from a config to a run directory, on one process or many, stopped and resumed at will.
+"""The training loop: from a config to a run directory, on one process or many. Runs can be interrupted and resumed.
 
 train(TrainConfig(steps=100), Path("runs/first"))
-train(None, Path("runs/first"), resume=True)                # resumes where it stopped
+train(None, Path("runs/first"), resume=True)                # continues from the newest checkpoint
 """
 
 import math
@@ -15,32 +15,37 @@ from typing import Any, NoReturn
 
 import torch
 
+from keysift.core.disk import write_json
 from keysift.core.errors import ConfigError, DataError, TrainingError
 from keysift.data.batches import Batch
-from keysift.evaluate import validation
-from keysift.models.kinds import build
-from keysift.models.language import LanguageModel, count
+from keysift.evaluate.validation import validate
+from keysift.mechanisms.lookup import loaded_plugins
+from keysift.models import losses
+from keysift.models.language_model import LanguageModel, count_parameters
+from keysift.models.registry import build
 from keysift.runs import checkpoint, machine, metrics
-from keysift.runs.directory import Run, write_json
-from keysift.runs.layout import DIAGNOSIS, FINISHED, INTERRUPTED, METRICS, TIME_OVER, newest, saved
+from keysift.runs.directory import Run
+from keysift.runs.layout import DIAGNOSIS, FINISHED, INTERRUPTED, METRICS, TIME_OVER, newest_checkpoint, saved_step
 from keysift.train import optimizer
-from keysift.train.config import TrainConfig, changed, flatten, needs_an_end, refuse_finished, resolve
-from keysift.train.costs import flops_per_token
-from keysift.train.curriculum import advance
-from keysift.train.diagnose import diagnose, finite
-from keysift.train.distributed import World, joined
-from keysift.train.facts import Facts, describe_session, read_facts, refuse_other_text, write_facts
-from keysift.train.init import adopt, find_origin
-from keysift.train.inspection import inspect
-from keysift.train.limits import refuse_too_large
-from keysift.train.progress import Display, clock
-from keysift.train.schedule import share
-from keysift.train.setup import accumulation_steps, autocast, model_config, share_model
-from keysift.train.signals import Stop
-from keysift.train.source import Stream, open_source
-from keysift.train.state import State
-from keysift.train.trackers import Log, Trackers, open_tracker
-from keysift.train.turning import Turning
+from keysift.train.checkpoint import TrainingState
+from keysift.train.config import TrainConfig, check_duration, check_unfinished, flatten, resolve, resumed
+from keysift.train.diagnose import all_finite, diagnose
+from keysift.train.distributed import World, accumulation_steps, autocast, distribute, process_group
+from keysift.train.init import copy_weights, find_origin, model_config
+from keysift.train.manifest import RunManifest, check_same_text, describe_session, read_manifest, write_manifest
+from keysift.train.monitor import (
+    TrackerLog,
+    Trackers,
+    TrainingProgress,
+    UpdateAngles,
+    format_duration,
+    inspect_checkpoint,
+    open_tracker,
+)
+from keysift.train.preflight import check_memory, flops_per_token
+from keysift.train.schedule import lr_multiplier
+from keysift.train.signals import StopRequest
+from keysift.train.source import Stream, advance_stage, open_source
 
 OnStep = Callable[[dict[str, Any]], None]
 
@@ -48,66 +53,68 @@ OnStep = Callable[[dict[str, Any]], None]
 def train(
     config: TrainConfig | None, out: Path, *, resume: bool = False, show: bool = True, on_step: OnStep | None = None
 ) -> Path:
-    """Train until the config says so or somebody asks to stop; returns the newest checkpoint.
+    """Train until the configured end or a stop signal; returns the newest checkpoint.
 
-    resume    resume the run in `out`; `config` may change what is changeable, or be None
-    on_step   called with each line of the metrics, by the first process
+    resume    resume the run in `out`; `config` may be None, or change the fields in CHANGEABLE_ON_RESUME
+    on_step   called on rank zero with each line of the metrics
     """
     run = Run(out)
-    stored = read_facts(run) if resume else None
+    stored = read_manifest(run) if resume else None
     if config is None:
         if stored is None:
-            raise ConfigError("a new run needs a config; pass one, or resume=True to resume an old run")
+            raise ConfigError("a new run needs a config; pass one, or resume=True to resume a run")
         config = stored.config
-    with joined(config.device) as world:
+    with process_group(config.device) as world:
         session = None
         try:
-            # Signals are caught from the first step on: before it there is nothing to save.
+            # Signals are handled from the first step on: before it there is nothing to save.
             session = Session(config, run, stored, world, show=show, on_step=on_step)
-            with Stop() as stop:
-                session.go(stop)
+            with StopRequest() as stop:
+                session.run(stop)
         except OSError as error:
             raise TrainingError(
-                f"writing in {out} failed ({error}); make room or make it writable, then keysift train --resume {out}"
+                f"writing in {out} failed ({error}); free some space or make it writable, then "
+                f"keysift train --resume {out}"
             ) from error
         finally:
             if session is not None:
                 session.close()
-            session = None  # what it holds of the process group ends before the group does
+            session = None  # release its references to the process group before the group is destroyed
             run.unlock()
-    made = newest(out)
-    assert made is not None
-    return made
+    newest = newest_checkpoint(out)
+    assert newest is not None
+    return newest
 
 
 class Session:
-    """One session of a run: set up, step, save."""
+    """One session of a run: set up, train, save."""
 
     def __init__(
         self,
         config: TrainConfig,
         run: Run,
-        stored: Facts | None,
+        stored: RunManifest | None,
         world: World,
         *,
         show: bool,
         on_step: OnStep | None,
     ) -> None:
-        self.run, self.world, self.on_step = run, world, on_step
-        needs_an_end(config)
+        self.directory, self.world, self.on_step = run, world, on_step
+        check_duration(config)
         self.source = open_source(config, world, show=show)
         origin = stored.origin if stored else find_origin(config, self.source.tokenizer)
         vocab_size = self.source.tokenizer.vocab_size if origin is None else origin.vocab_size
-        refuse_too_large(config, vocab_size, world)
+        check_memory(config, vocab_size, world)
         generator = torch.Generator().manual_seed(config.seed)
         torch.manual_seed(config.seed)
         model = build(model_config(config, vocab_size), generator)
-        if origin is not None and newest(run.path) is None:
-            adopt(model, origin)
-        parameters = count(model)
-        self.config = changed(stored.config, config) if stored else resolve(config, parameters)
+        if origin is not None and newest_checkpoint(run.path) is None:
+            copy_weights(model, origin)
+        parameters = count_parameters(model)
+        self.config = resumed(stored.config, config) if stored else resolve(config, parameters)
         self.batches, self.validation = self.source.training(self.config), self.source.validation(self.config)
-        self.facts = Facts(
+        self.manifest = RunManifest(
+            plugins=loaded_plugins(),
             config=self.config,
             stream=self.batches.stream_hash,
             parameters=parameters,
@@ -116,181 +123,183 @@ class Session:
             origin=origin,
         )
         self.accumulation_steps = accumulation_steps(self.config, world)
-        self.shared = share_model(model, self.config, world)
-        self.state = State.new(self.shared, self.config)
-        self.turning = Turning(self.shared.parameters) if self.config.log_turning else None
+        self.distributed = distribute(model, self.config, world)
+        self.state = TrainingState.new(self.distributed, self.config)
+        self.angles = UpdateAngles(self.distributed.parameters) if self.config.log_turning else None
         self.precision = autocast(self.config, world)
-        carried = torch.float32 if isinstance(self.precision, nullcontext) else torch.bfloat16
-        self.peak = machine.peak_flops(world.device, carried)
+        dtype = torch.float32 if isinstance(self.precision, nullcontext) else torch.bfloat16
+        self.peak_flops = machine.peak_flops(world.device, dtype)
         seconds = None if self.config.minutes is None else self.config.minutes * 60
-        self.display = Display(self.config.steps, seconds, show=show and world.first)
+        self.progress = TrainingProgress(self.config.steps, seconds, show=show and world.is_rank_zero)
         self.writer: metrics.Writer | None = None
-        self.trackers = Trackers({}, self.display.live.say)
+        self.trackers = Trackers({}, self.progress.live.print)
         self._pool, self._closed = ThreadPoolExecutor(1), False
-        if not world.alike(self.facts.stream):
-            raise DataError(f"{config.data} is not the same text for every process; give all of them the same files")
-        world.first_does(lambda: self._claim(stored))
+        if not world.same_on_all_ranks(self.manifest.stream):
+            raise DataError(f"{config.data} is not the same text on every rank; give all ranks the same files")
+        world.on_rank_zero(lambda: self._claim(stored))
         self._restore(stored)
-        world.first_does(self._begin)
+        world.on_rank_zero(self._begin)
 
-    def _claim(self, stored: Facts | None) -> None:
-        """Make the directory ours, or refuse; the first process does this."""
-        path = self.run.path
+    def _claim(self, stored: RunManifest | None) -> None:
+        """Claim and lock the run directory, or refuse. Called on rank zero."""
         if stored is None:
-            self.run.claim()
+            self.directory.claim()
         else:
-            refuse_other_text(self.run, stored, self.facts.stream)
-        self.run.sessions()
-        self.run.lock()
-        self.run.recover()
-        refuse_finished(path, self.config)
+            check_same_text(self.directory, stored, self.manifest.stream)
+        self.directory.sessions()
+        self.directory.lock()
+        self.directory.recover()
+        check_unfinished(self.directory.path, self.config)
 
-    def _begin(self) -> None:
-        """Once nothing was refused: write what this session is. The first process does this."""
-        path = self.run.path
-        settings = flatten(self.config)
-        trackers: dict[str, Log] = {str(name): open_tracker(name, path, settings) for name in self.config.track}
-        self.trackers = Trackers(trackers, self.display.live.say)
-        write_facts(self.run, self.facts)
-        (path / DIAGNOSIS).unlink(missing_ok=True)
-        metrics.cut(path / METRICS, saved(path))
-        self.run.add_session(describe_session(self.config, self.world, self.shared.strategy, self.peak))
-        self.writer = metrics.Writer(path)
-
-    def _restore(self, stored: Facts | None) -> None:
-        known = newest(self.run.path)
-        if known is not None:
-            self.state.load(known)
+    def _restore(self, stored: RunManifest | None) -> None:
+        newest = newest_checkpoint(self.directory.path)
+        if newest is not None:
+            self.state.load(newest)
             self.batches = self.source.training(self.config, self.state.stage)
         if stored is not None and stored.config.val_sequences != self.config.val_sequences:
-            self.state.best = None  # of other sequences, so nothing can be compared with it
+            self.state.best = None  # it was measured on other validation sequences
 
-    def go(self, stop: Stop) -> None:
-        config, state, display = self.config, self.state, self.display
+    def _begin(self) -> None:
+        """Write the manifest and the entry of this session, once all checks have passed. Called on rank zero."""
+        path = self.directory.path
+        settings = flatten(self.config)
+        trackers: dict[str, TrackerLog] = {str(name): open_tracker(name, path, settings) for name in self.config.track}
+        self.trackers = Trackers(trackers, self.progress.live.print)
+        write_manifest(self.directory, self.manifest)
+        (path / DIAGNOSIS).unlink(missing_ok=True)
+        metrics.truncate(path / METRICS, saved_step(path))
+        self.directory.add_session(
+            describe_session(self.config, self.world, self.distributed.strategy, self.peak_flops)
+        )
+        self.writer = metrics.Writer(path)
+
+    def run(self, stop: StopRequest) -> None:
+        """Train until the session ends. The next batch is read while a step is computed."""
+        config, state = self.config, self.state
         began = time.monotonic()
-        with display.live:
-            display.live.say(self._greeting())
-            ahead = self._fetch(state.step)
-            leave = False
-            while not leave:
-                arrived = time.perf_counter()
-                batches = ahead.result()
-                waited = time.perf_counter() - arrived
-                ahead = self._fetch(state.step + 1)
-                late = config.minutes is not None and time.monotonic() - began >= config.minutes * 60
-                line, leave = self._step(batches, lambda late=late: stop.asked or late)  # type: ignore[misc]
-                took = time.perf_counter() - arrived
+        with self.progress.live:
+            self._print(self._greeting())
+            prefetched = self._fetch(state.step)
+            ending = False
+            while not ending:
+                started = time.perf_counter()
+                batches = prefetched.result()
+                waited = time.perf_counter() - started
+                prefetched = self._fetch(state.step + 1)
+                time_over = config.minutes is not None and time.monotonic() - began >= config.minutes * 60
+                line, ending = self._step(batches, lambda over=time_over: stop.requested or over)  # type: ignore[misc]
+                seconds = time.perf_counter() - started
                 state.step += 1
-                if self._mastered(line):
-                    ahead = self._fetch(state.step)
-                state.seconds += took
-                leave = leave or state.step == config.steps
-                line.update(self._costs(took, waited))
-                display.step(line)
-                if leave or state.step % config.save_every == 0:
-                    self._checkpoint(line, batches, interrupted=self.world.any(stop.asked))
+                if self._advance_stage(line):
+                    prefetched = self._fetch(state.step)
+                state.seconds += seconds
+                ending = ending or state.step == config.steps
+                line.update(self._costs(seconds, waited))
+                self.progress.step(line)
+                if ending or state.step % config.save_every == 0:
+                    self._checkpoint(line, batches, interrupted=self.world.any(stop.requested))
                 else:
                     self._write(line)
-            self._end(interrupted=self.world.any(stop.asked))
+            self._end(interrupted=self.world.any(stop.requested))
 
     def _end(self, *, interrupted: bool) -> None:
-        state, path = self.state, self.run.path
-        how = FINISHED if state.step == self.config.steps else INTERRUPTED if interrupted else TIME_OVER
-        if self.world.first:
-            self.run.end_session(how)
-        self.display.live.say(f"{how} at step {state.step} after {clock(state.seconds)}; saved in {path}")
-        if how != FINISHED:
-            self.display.live.say(f"resume with: keysift train --resume {shlex.quote(str(path))}")
+        state, path = self.state, self.directory.path
+        ending = FINISHED if state.step == self.config.steps else INTERRUPTED if interrupted else TIME_OVER
+        if self.world.is_rank_zero:
+            self.directory.end_session(ending)
+        self._print(f"{ending} at step {state.step} after {format_duration(state.seconds)}; saved in {path}")
+        if ending != FINISHED:
+            self._print(f"resume with: keysift train --resume {shlex.quote(str(path))}")
 
-    def _step(self, batches: list[Batch], wish: Callable[[], bool]) -> tuple[dict[str, Any], bool]:
-        """One step of the optimizer; also whether any process wishes to leave, asked as late as can be."""
-        config, shared, state = self.config, self.shared, self.state
-        lr = (config.lr or 0.0) * share(config, state.step)
+    def _step(self, batches: list[Batch], should_stop: Callable[[], bool]) -> tuple[dict[str, Any], bool]:
+        """One optimizer step. Also returns whether any rank should stop, which is checked as late as possible."""
+        config, distributed, state = self.config, self.distributed, self.state
+        lr = (config.lr or 0.0) * lr_multiplier(config, state.step)
         optimizer.set_lr(state.optimizer, lr)
         state.optimizer.zero_grad(set_to_none=True)
-        (tokens,) = self.world.sum(sum(map(validation.targets, batches)))
-        losses, right = [], []
+        (tokens,) = self.world.sum(sum(map(losses.count_targets, batches)))
+        sums, correct = [], []
         for number, batch in enumerate(batches):
-            with shared.accumulating(last=number == len(batches) - 1):
+            with distributed.gradient_sync(last=number == len(batches) - 1):
                 with self.precision:
-                    found = validation.summed(shared.model, batch.to(self.world.device))
-                # Strategies average over processes; the loss of a token must not depend on how many there are.
-                (found.loss * (self.world.size / tokens)).backward()  # type: ignore[no-untyped-call]
-            losses.append(found.loss.detach())
-            right += [] if found.right is None else [found.right]
-        shared.finish()
-        summed, answered, leave = self.world.sum(sum(map(float, losses)), sum(map(float, right)), float(wish()))
-        mean = summed / tokens
-        norm = optimizer.gradient_norm(shared.parameters)
+                    result = losses.batch_loss(distributed.model, batch.to(self.world.device))
+                # Strategies average gradients over ranks; the weight of a token must not depend on their number.
+                (result.loss * (self.world.size / tokens)).backward()  # type: ignore[no-untyped-call]
+            sums.append(result.loss.detach())
+            correct += [] if result.correct is None else [result.correct]
+        distributed.average_unsharded_gradients()
+        total, answered, stop = self.world.sum(sum(map(float, sums)), sum(map(float, correct)), float(should_stop()))
+        mean = total / tokens
+        norm = optimizer.gradient_norm(distributed.parameters)
         if not (math.isfinite(mean) and math.isfinite(norm)):
             at = state.step + 1
-            self._give_up(at, f"the loss of step {at} is {mean:g} with gradient norm {norm:g}", batches)
-        optimizer.clip(shared.parameters, norm, config.clip or 0.0)
-        if self.turning is not None:
-            self.turning.before()
+            self._abort(at, f"the loss of step {at} is {mean:g} with gradient norm {norm:g}", batches)
+        optimizer.clip_gradients(distributed.parameters, norm, config.clip or 0.0)
+        if self.angles is not None:
+            self.angles.before_step()
         state.optimizer.step()
-        turned = self.turning.after() if self.turning is not None else {}
+        angles = self.angles.after_step() if self.angles is not None else {}
         if state.ema:
-            optimizer.average(state.ema, shared.parameters, config.ema)
+            optimizer.update_ema(state.ema, distributed.parameters, config.ema)
         line = {
             "step": state.step + 1,
             "loss": mean,
             **_bits("bits_per_byte", mean, self.batches),
-            **({"accuracy": answered / tokens} if right else {}),
+            **({"accuracy": answered / tokens} if correct else {}),
             "lr": lr,
             "gradient_norm": norm,
-            **turned,
+            **angles,
         }
-        return line, leave > 0
+        return line, stop > 0
 
-    def _mastered(self, line: dict[str, Any]) -> bool:
-        """Whether this step was the last of its stage, so that the next one is harder."""
+    def _advance_stage(self, line: dict[str, Any]) -> bool:
+        """Update the curriculum after a step; returns whether a new stage begins."""
         state, stages = self.state, self.source.stages
         if stages == 1:
             return False
         line["stage"], before = state.stage, state.stage
-        state.stage, state.mastery = advance(before, state.mastery, line["accuracy"], stages)
+        state.stage, state.mastery = advance_stage(before, state.mastery, line["accuracy"], stages)
         if state.stage == before:
             return False
         self.batches = self.source.training(self.config, state.stage)
-        self.display.live.say(f"step {state.step}  stage {before} of {stages - 1} is mastered")
+        self._print(f"step {state.step}  stage {before} of {stages - 1} is mastered")
         return True
 
     def _checkpoint(self, line: dict[str, Any], batches: list[Batch], *, interrupted: bool) -> None:
-        """Validate, save, and only then what may fail: a sample and the heads. When interrupted, save at once."""
-        state, say = self.state, self.display.live.say
-        if not finite(self.shared):
-            self._give_up(state.step, f"step {state.step} left non-finite weights", batches)
+        """Validate, save, then write samples and head statistics. When interrupted, only save."""
+        state = self.state
+        if not all_finite(self.distributed):
+            self._abort(state.step, f"step {state.step} left non-finite weights", batches)
         if interrupted:
-            say("interrupted: saving; a second signal ends it at once")
+            self._print("interrupted: saving; a second signal exits at once")
         else:
             line.update(self._validate(batches))
         self._write(line)
-        model = state.plain()
+        model = state.full_model()
         self._save(model)
-        if self.world.first and not interrupted:
+        if self.world.is_rank_zero and not interrupted:
             tokens = self.validation.batch(0).inputs[:1]
-            inspect(self.run.path, model, self.source, tokens, self.config, state.step, say)
+            inspect_checkpoint(self.directory.path, model, self.source, tokens, self.config, state.step, self._print)
 
     def _validate(self, batches: list[Batch]) -> dict[str, Any]:
         began = time.perf_counter()
         state = self.state
-        with state.averaged():
-            loss, accuracy = validation.validate(
-                self.shared.model,
+        with state.ema_weights():
+            loss, accuracy = validate(
+                self.distributed.model,
                 self.validation,
                 self.config.val_sequences,
                 precision=self.precision,
                 processes=self.world,
             )
         if not math.isfinite(loss):
-            self._give_up(state.step, f"after step {state.step} the validation loss is {loss:g}", batches)
+            self._abort(state.step, f"after step {state.step} the validation loss is {loss:g}", batches)
         if state.best is None or loss < state.best:
             state.best, state.best_step = loss, state.step
         bits = _bits("val_bits_per_byte", loss, self.validation)
-        told = [f"{value:.3f} bits/byte" for value in bits.values()]
-        told += [] if accuracy is None else [f"accuracy {accuracy:.1%}"]
-        self.display.live.say(f"step {state.step}  validation {loss:.4f} ({', '.join(told)})")
+        details = [f"{value:.3f} bits/byte" for value in bits.values()]
+        details += [] if accuracy is None else [f"accuracy {accuracy:.1%}"]
+        self._print(f"step {state.step}  validation {loss:.4f} ({', '.join(details)})")
         return {
             "val_loss": loss,
             **bits,
@@ -299,48 +308,50 @@ class Session:
         }
 
     def _save(self, model: LanguageModel) -> None:
-        """The line of this step is on disk before the checkpoint that follows it: none is missing after a crash."""
+        """Write a checkpoint. The metrics are synced first, so that after a crash no line before it is missing."""
         config, state = self.config, self.state
         if self.writer is not None:
             self.writer.sync()
-        state.save(self.run.checkpoints, self.source.tokenizer, model)
-        if self.world.first:
-            self.run.link_model()
+        state.save(self.directory.checkpoints, self.source.tokenizer, model)
+        if self.world.is_rank_zero:
+            self.directory.link_model()
             best = state.best_step if config.keep_best else None
-            checkpoint.retain(self.run.checkpoints, last=config.keep_last, every=config.keep_every, best=best)
-        self.world.wait()
+            checkpoint.remove_old_checkpoints(
+                self.directory.checkpoints, last=config.keep_last, every=config.keep_every, best=best
+            )
+        self.world.barrier()
 
-    def _give_up(self, step: int, what: str, batches: list[Batch]) -> NoReturn:
-        """Stop before anything broken is saved, and write down where it began."""
-        found = diagnose(self.shared, [batch.to(self.world.device) for batch in batches])
-        known = newest(self.run.path)
-        told = {
+    def _abort(self, step: int, what: str, batches: list[Batch]) -> NoReturn:
+        """Write a diagnosis of the non-finite value and stop, before any of it is saved."""
+        findings = diagnose(self.distributed, [batch.to(self.world.device) for batch in batches])
+        newest, path = newest_checkpoint(self.directory.path), self.directory.path
+        diagnosis = {
             "step": step,
             "what": what,
-            "lr": (self.config.lr or 0.0) * share(self.config, step - 1),
+            "lr": (self.config.lr or 0.0) * lr_multiplier(self.config, step - 1),
             "sequences": self.batches.batch(step - 1).rows,
-            **found,
-            "last_good_checkpoint": known.name if known else None,
+            **findings,
+            "last_good_checkpoint": newest.name if newest else None,
         }
-        if self.world.first:
-            write_json(self.run.path / DIAGNOSIS, told)
-        where = found["first_parameter"] or found["first_output"] or found["first_gradient"]
-        onward = (
-            f"{known.name} is whole: resume from it with keysift train --resume {self.run.path} and a lower --lr or "
-            f"--clip 1"
-            if known
+        if self.world.is_rank_zero:
+            write_json(path / DIAGNOSIS, diagnosis)
+        where = findings["first_parameter"] or findings["first_output"] or findings["first_gradient"]
+        remedy = (
+            f"{newest.name} is intact: resume from it with keysift train --resume {path} and a lower --lr or --clip 1"
+            if newest
             else "there is no checkpoint yet: start again with a lower --lr or --clip 1"
         )
-        raise TrainingError(f"{what}, first seen in {where}; {self.run.path / DIAGNOSIS} has the details; {onward}")
+        raise TrainingError(f"{what}, first seen in {where}; {path / DIAGNOSIS} has the details; {remedy}")
 
-    def _costs(self, took: float, waited: float) -> dict[str, Any]:
-        speed = self.config.batch_tokens / took
+    def _costs(self, seconds: float, waited: float) -> dict[str, Any]:
+        """Speed, MFU, memory and time of a step, for the metrics."""
+        speed = self.config.batch_tokens / seconds
         return {
             "tokens": self.state.step * self.config.batch_tokens,
             "tokens_per_second": speed,
-            "mfu": speed * self.facts.flops_per_token / (self.peak * self.world.size),
+            "mfu": speed * self.manifest.flops_per_token / (self.peak_flops * self.world.size),
             "memory_bytes": machine.memory_bytes(self.world.device),
-            "data_wait_share": waited / took,
+            "data_wait_share": waited / seconds,
             "seconds": self.state.seconds,
         }
 
@@ -348,38 +359,41 @@ class Session:
         if self.writer is not None:
             self.writer.write(line)
             self.trackers.log(line)
-        if self.on_step is not None and self.world.first:
+        if self.on_step is not None and self.world.is_rank_zero:
             self.on_step(line)
 
     def _fetch(self, step: int) -> Future[list[Batch]]:
-        """This process's part of a step, read while the step before it is computed."""
+        """Read this rank's part of a step in the background."""
         parts, batches = self.accumulation_steps * self.world.size, self.batches
 
         def read() -> list[Batch]:
-            mine = range(self.world.rank, parts, self.world.size)
-            # A long step is not read to its end for a session that is over.
-            return [batches.batch(step, part, parts) for part in mine if not self._closed]
+            own = range(self.world.rank, parts, self.world.size)
+            # Stop reading a long step when the session is closed.
+            return [batches.batch(step, part, parts) for part in own if not self._closed]
 
         return self._pool.submit(read)
 
     def _greeting(self) -> str:
-        facts, step = self.facts, self.state.step
+        step, processes = self.state.step, self.world.size
         return (
-            f"{'resuming at step ' + str(step) if step else 'training'}: {self.config.arch} with "
-            f"{facts.parameters:,} parameters on {self.config.data} in {self.run.path}, {self.world.size} "
-            f"process{'es' if self.world.size > 1 else ''} ({self.shared.strategy})"
+            f"{f'resuming at step {step}' if step else 'training'}: {self.config.arch} with "
+            f"{self.manifest.parameters:,} parameters on {self.config.data} in {self.directory.path}, "
+            + (f"{processes} processes ({self.distributed.strategy})" if processes > 1 else "1 process")
         )
+
+    def _print(self, text: str) -> None:
+        self.progress.live.print(text)
 
     def close(self) -> None:
         self._closed = True
         self._pool.shutdown(cancel_futures=True)
-        self.shared.close()
+        self.distributed.close()
         self.trackers.finish()
         if self.writer is not None:
             self.writer.close()
 
 
 def _bits(name: str, loss: float, batches: Stream) -> dict[str, float]:
-    """Bits for each byte of the text, from nats for each token; nothing where tokens are not text."""
+    """Bits per byte of text from nats per token; empty if tokens are not text."""
     size = batches.bytes_per_token
     return {} if size is None else {name: loss / (math.log(2) * size)}

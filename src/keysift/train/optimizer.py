@@ -1,4 +1,4 @@
-"""AdamW over a model's parameters, sharded or not, the norm of the gradient, and an average of the weights."""
+"""AdamW, gradient norm and clipping, and the EMA of the weights, for sharded and unsharded parameters."""
 
 import math
 from collections.abc import Mapping
@@ -11,13 +11,16 @@ from keysift.train.config import TrainConfig
 
 
 def adamw(parameters: Mapping[str, nn.Parameter], config: TrainConfig) -> torch.optim.AdamW:
-    """Only matrices decay. Sharded and whole tensors are kept in groups of their own: torch cannot mix them in one."""
+    """AdamW with weight decay on matrices only.
+
+    Sharded and unsharded parameters are in separate groups, because torch cannot update them together.
+    """
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
     for parameter in parameters.values():
         groups.setdefault((parameter.ndim >= 2, isinstance(parameter, DTensor)), []).append(parameter)
     decay = config.weight_decay or 0.0
     return torch.optim.AdamW(
-        [{"params": members, "weight_decay": decay if matrix else 0.0} for (matrix, _), members in groups.items()],
+        [{"params": group, "weight_decay": decay if is_matrix else 0.0} for (is_matrix, _), group in groups.items()],
         lr=config.lr or 0.0,
         betas=(config.beta1, config.beta2),
     )
@@ -29,7 +32,7 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 
 def gradient_norm(parameters: Mapping[str, nn.Parameter]) -> float:
-    """Of the whole gradient: shards are summed over their processes, whole tensors counted once."""
+    """Norm of the full gradient: shards are summed over ranks, unsharded gradients are counted once."""
     squares: dict[bool, list[Tensor]] = {True: [], False: []}
     for parameter in parameters.values():
         gradient = parameter.grad
@@ -38,26 +41,28 @@ def gradient_norm(parameters: Mapping[str, nn.Parameter]) -> float:
         sharded = isinstance(gradient, DTensor)
         local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
         squares[sharded].append(torch.linalg.vector_norm(local.float()).square())
-    whole = torch.stack(squares[False]).sum() if squares[False] else torch.zeros(())
+    total = torch.stack(squares[False]).sum() if squares[False] else torch.zeros(())
     if squares[True]:
         shards = torch.stack(squares[True]).sum()
         torch.distributed.all_reduce(shards)
-        whole = whole.to(shards.device) + shards
-    return math.sqrt(float(whole)) if whole.isfinite() else float(whole)
+        total = total.to(shards.device) + shards
+    return math.sqrt(float(total)) if total.isfinite() else float(total)
 
 
-def clip(parameters: Mapping[str, nn.Parameter], norm: float, largest: float) -> None:
-    if largest and norm > largest:
+def clip_gradients(parameters: Mapping[str, nn.Parameter], norm: float, max_norm: float) -> None:
+    """Scale gradients whose norm is above `max_norm` down to it. `max_norm` 0 disables clipping."""
+    if max_norm and norm > max_norm:
         for parameter in parameters.values():
             if parameter.grad is not None:
-                parameter.grad.mul_(largest / norm)
+                parameter.grad.mul_(max_norm / norm)
 
 
-def averages(parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+def init_ema(parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+    """Initial EMA: a copy of the weights."""
     return {name: parameter.detach().clone() for name, parameter in parameters.items()}
 
 
 @torch.no_grad()
-def average(kept: Mapping[str, Tensor], parameters: Mapping[str, nn.Parameter], decay: float) -> None:
+def update_ema(ema: Mapping[str, Tensor], parameters: Mapping[str, nn.Parameter], decay: float) -> None:
     for name, parameter in parameters.items():
-        kept[name].lerp_(parameter.detach(), 1 - decay)
+        ema[name].lerp_(parameter.detach(), 1 - decay)

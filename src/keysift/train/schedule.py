@@ -1,12 +1,12 @@
-"""The learning rate of a step, as a share of the peak: warm-up, then constant, cosine or wsd."""
+"""Learning rate schedules: linear warm-up, then constant, cosine or wsd (constant, then linear decay)."""
 
 import math
 
 from keysift.train.config import TrainConfig
 
 
-def share(config: TrainConfig, step: int) -> float:
-    """`step` counts from 0; the first step of a warm-up of n takes 1/n."""
+def lr_multiplier(config: TrainConfig, step: int) -> float:
+    """Factor on `config.lr` at a step, counted from 0. The first step of a warm-up of n steps uses 1/n."""
     warmup = config.warmup or 0
     if step < warmup:
         return (step + 1) / warmup
@@ -16,6 +16,6 @@ def share(config: TrainConfig, step: int) -> float:
     length = config.steps - warmup
     if config.schedule == "wsd":
         length = max(1, round(config.steps * config.decay_share))
-    done = min(1.0, max(0.0, (step - (config.steps - length)) / max(1, length)))
-    down = (1 + math.cos(math.pi * done)) / 2 if config.schedule == "cosine" else 1 - done
-    return config.final_lr + (1 - config.final_lr) * down
+    progress = min(1.0, max(0.0, (step - (config.steps - length)) / max(1, length)))
+    decay = (1 + math.cos(math.pi * progress)) / 2 if config.schedule == "cosine" else 1 - progress
+    return config.final_lr + (1 - config.final_lr) * decay

@@ -1,31 +1,34 @@
-"""Where the batch of a step comes from: a tokenised text, or a task whose rows are generated.
+"""Sources of training batches: a tokenized text, or a task that generates its rows.
 
 source = open_source(config, world, show=True)
-source.training(config, stage).batch(step)        the same for one config, stage and step, whatever came before
+source.training(config, stage).batch(step)        the batch depends only on config, stage and step
 """
 
+import re
 from functools import partial
 from typing import Protocol
 
 from keysift.core.config import from_dict, to_dict
 from keysift.core.errors import ConfigError
-from keysift.data import recall
 from keysift.data.batches import Batch, Batches
 from keysift.data.corpus import Corpus
 from keysift.data.options import options
-from keysift.data.recall import HELD_OUT, Recall
 from keysift.data.shards import prepare
-from keysift.data.tokenizer import Tokenizer
+from keysift.data.tasks import recall
+from keysift.data.tasks.recall import FIRST_VALIDATION_ROW, Recall
+from keysift.data.tokenizers.base import Tokenizer
 from keysift.train.config import TrainConfig
 from keysift.train.distributed import World
 
 
 class Stream(Protocol):
-    """Batches by number.
+    """Batches by step number.
 
-    sequences         how many there are before they repeat
-    tokens            of them, None where they are generated without end
-    bytes_per_token   None where tokens are not pieces of text
+    sequences         number of sequences per epoch
+    tokens            number of tokens, None for an endless task
+    bytes_per_token   None if tokens are not pieces of text
+    stream_hash       identifies the tokens and their order
+    batch             the batch of a step, or one of `parts` equal parts of it (one rank in one accumulation step)
     """
 
     @property
@@ -42,10 +45,11 @@ class Stream(Protocol):
 
 
 class Source(Protocol):
-    """
+    """A source of training and validation batches.
+
     tokenizer   saved with the model
-    prompt      what a sample continues if the config does not say; None takes no sample
-    stages      of a curriculum, 1 where there is none
+    prompt      default prompt of samples; if None, no samples are generated
+    stages      number of stages of the curriculum, 1 without a curriculum
     """
 
     @property
@@ -58,31 +62,45 @@ class Source(Protocol):
     def validation(self, config: TrainConfig) -> Stream: ...
 
 
-class Text:
-    """The documents of a corpus, in an order that depends on nothing but the config."""
+_PROMPT_TOKENS = 64  # tokens of the corpus that may be read for the prompt of samples
 
-    prompt = "def "
+
+class TextSource:
+    """Batches of a tokenized corpus. Their order depends only on the config."""
+
     stages = 1
 
     def __init__(self, corpus: Corpus) -> None:
         self.corpus = corpus
-        self.tokenizer = corpus.tokenizer  # held, because the cache may be gone when a checkpoint is due
+        self.tokenizer = corpus.tokenizer  # loaded now: the cache may be deleted before a checkpoint is written
+
+    @property
+    def prompt(self) -> str:
+        """The first two words of the corpus; "def " for the standard library, which is Python code."""
+        if self.corpus.index.source == "stdlib":
+            return "def "
+        beginning = self.tokenizer.decode(self.corpus.read(0, min(_PROMPT_TOKENS, self.corpus.index.tokens)).tolist())
+        words = re.match(r"\s*\S+\s+\S+(?=\s)", beginning)
+        return words[0] if words else beginning.split("\n")[0]
 
     def training(self, config: TrainConfig, stage: int = 0) -> Batches:
         split = self.corpus.split("train", config.val_fraction)
         return self._batches(config)(split, batch_size=config.sequences, seed=config.seed)
 
     def validation(self, config: TrainConfig) -> Batches:
-        held_out = partial(self._batches(config), self.corpus.split("val", config.val_fraction), seed=0)
-        return held_out(batch_size=min(_at_once(config), held_out(batch_size=1).sequences))
+        batches = partial(self._batches(config), self.corpus.split("val", config.val_fraction), seed=0)
+        return batches(batch_size=min(_validation_batch(config), batches(batch_size=1).sequences))
 
     def _batches(self, config: TrainConfig) -> "partial[Batches]":
-        whole = config.rows == "documents" or (config.rows == "auto" and self.corpus.index.generated)
-        return partial(Batches, context=config.context, isolate=config.isolate, whole=whole)
+        whole_documents = config.rows == "documents" or (config.rows == "auto" and self.corpus.index.generated)
+        return partial(Batches, context=config.context, isolate=config.isolate, whole=whole_documents)
 
 
-class Questions:
-    """Rows of recall, made when they are read. Validation is on rows no run is trained on, with every letter."""
+class RecallSource:
+    """Batches of the recall task, generated when they are read. Training never uses validation rows.
+
+    Validation rows always have all letters, in every stage of the curriculum.
+    """
 
     prompt = None
 
@@ -92,39 +110,53 @@ class Questions:
         self.stages = task.stages
 
     @classmethod
-    def of(cls, config: TrainConfig) -> "Questions":
-        """The task that `config.data` spells; refuses what another setting says or what a task has no use for."""
-        told = options(config.data.partition(":")[2])
+    def from_config(cls, config: TrainConfig) -> "RecallSource":
+        """Build the task that `config.data` describes. Raises ConfigError for options that have no effect on it."""
+        task = options(config.data.partition(":")[2])
         for name, flag in (("length", "--context"), ("seed", "--seed")):
-            if name in told:
-                raise ConfigError(f"the {name} of recall is {flag}; take {name}={told[name]} out of --data")
-        unused = {
-            "tokenizer": (None, config.init),  # that of the model to start from, which find_origin compares
+            if name in task:
+                raise ConfigError(f"the {name} of recall is set by {flag}; drop {name}={task[name]} from --data")
+        without_effect = {  # setting: allowed values
+            "tokenizer": (None, config.init),  # with --init, find_origin checks the model's tokenizer
             "val_fraction": (TrainConfig.val_fraction,),
             "rows": ("auto",),
             "isolate": (False,),
         }
-        for name, inert in unused.items():
-            if getattr(config, name) not in inert:
-                raise ConfigError(f"recall makes its own rows, so {name} changes nothing; leave it out")
-        return cls(from_dict(Recall, {**told, "length": config.context, "seed": config.seed}))
+        for name, allowed in without_effect.items():
+            if getattr(config, name) not in allowed:
+                raise ConfigError(f"recall generates its own rows, so {name} has no effect; drop it")
+        return cls(from_dict(Recall, {**task, "length": config.context, "seed": config.seed}))
 
     def training(self, config: TrainConfig, stage: int = 0) -> recall.Batches:
         return recall.Batches(self.task, batch_size=config.sequences, stage=stage)
 
     def validation(self, config: TrainConfig) -> recall.Batches:
         task = from_dict(Recall, {**to_dict(self.task), "seed": 0})
-        return recall.Batches(task, batch_size=_at_once(config), first=HELD_OUT)
+        return recall.Batches(task, batch_size=_validation_batch(config), first=FIRST_VALIDATION_ROW)
 
 
 def open_source(config: TrainConfig, world: World, *, show: bool) -> Source:
-    """What `config.data` names; the first process tokenises a text if nobody has yet."""
+    """Open the source that `config.data` names. Rank zero tokenizes a text that is not cached."""
     if config.data.partition(":")[0] == "recall":
-        return Questions.of(config)
-    world.first_does(lambda: prepare(config.data, config.tokenizer, show=show))
-    return Text(prepare(config.data, config.tokenizer, show=False))
+        return RecallSource.from_config(config)
+    world.on_rank_zero(lambda: prepare(config.data, config.tokenizer, show=show))
+    return TextSource(prepare(config.data, config.tokenizer, show=False))
 
 
-def _at_once(config: TrainConfig) -> int:
-    """Validation sequences of one call."""
+def _validation_batch(config: TrainConfig) -> int:
+    """Validation sequences per forward pass."""
     return max(1, min(config.micro_tokens // config.context, config.val_sequences))
+
+
+MASTERED = 0.9  # running accuracy that ends a stage of a curriculum
+_MOMENTUM = 0.95  # the running accuracy averages about the last 20 steps
+
+
+def advance_stage(stage: int, running_accuracy: float, accuracy: float, stages: int) -> tuple[int, float]:
+    """Return stage and running accuracy after a step. A new stage starts at accuracy zero.
+
+    Checkpoints store both, so a resumed run changes stage at the same step.
+    """
+    running_accuracy = _MOMENTUM * running_accuracy + (1 - _MOMENTUM) * accuracy
+    mastered = running_accuracy > MASTERED and stage + 1 < stages
+    return (stage + 1, 0.0) if mastered else (stage, running_accuracy)

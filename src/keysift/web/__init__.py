@@ -1,1 +1,1 @@
-"""Self-contained pages made from records. Nothing here loads a model or needs a network."""
+"""Self-contained pages and figures made from records. Nothing here loads a model or needs a network."""

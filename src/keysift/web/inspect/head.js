@@ -1,10 +1,10 @@
-// One head: its numbers by length, the text as tokens, and the keys of a query with what removing one does.
+// One head: diagnostics by length, the text as tokens, and the keys of a query, which can be removed.
 
 function drawHead() {
   const head = current();
-  say(byId("head-title"), `Layer ${head.layer}, head ${head.head}`);
+  setText(byId("head-title"), `Layer ${head.layer}, head ${head.head}`);
   const meaning = head.kinds.map((kind) => `${kind}: ${DATA.kinds[kind]}`).join(". ");
-  say(byId("kinds"), meaning ? `${meaning}.` : "No simple kind.");
+  setText(byId("kinds"), meaning ? `${meaning}.` : "No common kind of head.");
   drawLengths();
   drawTokens();
   drawQuery();
@@ -13,7 +13,7 @@ function drawHead() {
       "tr",
       {},
       html("td", {}, term(name).title),
-      html("td", { class: "figure" }, shownNumber(value)),
+      html("td", { class: "figure" }, formatValue(value)),
       html("td", { class: "hint" }, `${term(name).meaning} (${term(name).origin})`),
     ),
   );
@@ -21,46 +21,50 @@ function drawHead() {
 }
 
 function drawLengths() {
-  const chart = byId("lengths");
+  const chart = svgById("lengths");
   const all = current().by_length[view.diagnostic] ?? [];
-  const points = all.map((value, i) => ({ value, from: record().lengths[i][0] })).filter((p) => p.value !== null);
-  const note = points.length ? `${term(view.diagnostic).title}, by visible keys` : "fitted over all lengths: no curve";
-  say(byId("lengths-note"), note);
+  const points = all.flatMap((value, i) => (value === null ? [] : [{ value, from: record().lengths[i][0] }]));
+  const note = points.length ? `${term(view.diagnostic).title}, by visible keys` : "This diagnostic is fitted over all lengths, so it has no curve.";
+  setText(byId("lengths-note"), note);
   chart.replaceChildren();
   if (!points.length) return;
-  const width = sized(chart, 190);
+  const width = fitWidth(chart, 190);
   const [low, high] = [Math.min(0, ...points.map((p) => p.value)), Math.max(...points.map((p) => p.value), 1e-9)];
+  /** @param {number} v */
   const y = (v) => 160 - ((v - low) / (high - low)) * 145;
+  /** @param {number} i */
   const x = (i) => 52 + (i * (width - 70)) / Math.max(points.length - 1, 1);
   const path = points.map((p, i) => `${i ? "L" : "M"}${x(i)} ${y(p.value)}`).join("");
   chart.append(...axis(ticks(low, high, 4), y, 50, width - 8));
   chart.append(svg("path", { d: path, fill: "none", stroke: "var(--bar)", "stroke-width": 2 }));
   points.forEach((p, i) => {
     const dot = svg("circle", { cx: x(i), cy: y(p.value), r: 4, fill: "var(--bar)" });
-    dot.append(svg("title", {}, `${p.from} visible keys: ${shownNumber(p.value)}`));
+    dot.append(svg("title", {}, `${p.from} visible keys: ${formatValue(p.value)}`));
     chart.append(dot, svg("text", { x: x(i), y: 180, "text-anchor": "middle", class: "tick" }, String(p.from)));
   });
-  const said = points.map((p) => `${p.from}: ${shownNumber(p.value)}`).join(", ");
-  chart.setAttribute("aria-label", `${term(view.diagnostic).title} by visible keys: ${said}`);
+  const values = points.map((p) => `${p.from}: ${formatValue(p.value)}`).join(", ");
+  chart.setAttribute("aria-label", `${term(view.diagnostic).title} by visible keys: ${values}`);
 }
 
 function drawTokens() {
   const pairs = DATA.pairs[view.model];
-  const place = byId("tokens");
+  const area = byId("tokens");
   if (!pairs) {
-    place.replaceChildren();
-    say(byId("tokens-note"), "This record keeps no single queries.");
+    area.replaceChildren();
+    setText(byId("tokens-note"), "This record stores no queries.");
     return;
   }
   const stored = new Set(pairs.queries);
-  say(
+  setText(
     byId("tokens-note"),
     stored.size === pairs.tokens.length
-      ? "Point at a token, or move to it with Tab, to see what it reads as a query."
-      : `Point at an underlined token: ${count(stored.size)} of ${count(pairs.tokens.length)} queries are stored.`,
+      ? "Point at a token, or move to it with Tab, to see the keys it attends to."
+      : `Point at an underlined token to see the keys it attends to: ${formatCount(stored.size)} of ${formatCount(pairs.tokens.length)} queries are stored.`,
   );
-  place.replaceChildren(
-    ...pairs.tokens.map((text, at) => {
+  area.replaceChildren(
+    ...pairs.tokens.map((token, at) => {
+      // The text flows: a newline keeps its line break, with a mark that can be pointed at.
+      const text = token.replace(/\n/g, "⏎\n");
       if (!stored.has(at)) return html("span", { class: "token", "data-at": at }, text);
       const choose = () => chooseQuery(at);
       const title = `token ${at}`;
@@ -70,32 +74,37 @@ function drawTokens() {
   );
 }
 
+/** @type {(row: QueryRow | null, weights: number[]) => void} */
 function colourTokens(row, weights) {
   const shares = new Map(row ? row.keys.map((k, i) => [k.key, weights[i]]) : []);
-  const most = Math.max(1e-9, ...[...shares.values()].map(Math.abs));
-  for (const token of byId("tokens").children) {
+  const largest = Math.max(1e-9, ...[...shares.values()].map(Math.abs));
+  /** @type {NodeListOf<HTMLElement>} */
+  const tokens = byId("tokens").querySelectorAll(".token");
+  for (const token of tokens) {
     const at = Number(token.dataset.at);
-    const percent = Math.round((60 * Math.abs(shares.get(at) ?? 0)) / most);
+    const percent = Math.round((60 * Math.abs(shares.get(at) ?? 0)) / largest);
     token.style.background = percent ? `color-mix(in srgb, var(--bar) ${percent}%, transparent)` : "";
-    token.classList.toggle("here", at === view.query);
-    if (token.hasAttribute("aria-pressed")) set(token, { "aria-pressed": String(at === view.query) });
+    token.classList.toggle("selected", at === view.query);
+    if (token.hasAttribute("aria-pressed")) setAttributes(token, { "aria-pressed": String(at === view.query) });
   }
 }
 
 function drawQuery() {
-  const row = view.query === null ? null : rowOf(view.layer, view.head, view.query);
+  const { query } = view;
+  const row = query === null ? null : storedRow(view.layer, view.head, query);
+  const pairs = DATA.pairs[view.model];
   const table = byId("keys");
-  if (!row) {
+  if (!row || !pairs || query === null) {
     table.replaceChildren();
-    say(byId("query-note"), "No query chosen yet.");
+    setText(byId("query-note"), "No query selected.");
     colourTokens(null, []);
     return;
   }
-  const tokens = DATA.pairs[view.model].tokens;
-  const weights = without(row, view.gone);
-  say(byId("query-title"), `Keys of query ${view.query}`);
-  byId("query-title").append(" ", html("bdi", {}, tokens[view.query]));
-  say(byId("query-note"), noteOf(row, weights));
+  const { tokens } = pairs;
+  const weights = weightsWithout(row, view.removed);
+  setText(byId("query-title"), `Keys of query ${query}`);
+  byId("query-title").append(" ", html("bdi", {}, visibleText(tokens[query])));
+  setText(byId("query-note"), queryNote(row, weights));
   const titles = ["key", "token", "raw score", "weight", "absolute percentile", "after removal", ""];
   const rows = row.keys.map((k, i) => keyRow(k, weights[i], tokens[k.key], row));
   const top = html("tr", {}, ...titles.map((t) => html("th", { scope: "col" }, t)));
@@ -103,47 +112,52 @@ function drawQuery() {
   colourTokens(row, weights);
 }
 
-function noteOf(row, weights) {
-  const stored = row.keys.length === row.seen ? "all" : `the ${row.keys.length} heaviest`;
-  const moved = row.keys.reduce((sum, k, i) => sum + (view.gone.has(k.key) ? 0 : Math.abs(weights[i] - k.weight)), 0);
-  const start = `It sees ${count(row.seen)} keys; ${stored} are shown. `;
-  if (!view.gone.size) return `${start}Press “remove” to take a key away and see what the others get.`;
-  if (row.removal === "nothing") return `${start}Each key is judged alone: the others did not move.`;
-  if (row.removal === "unknown") return `${start}This mechanism's answer cannot be computed in the page.`;
-  return `${start}The others shown moved by ${shownNumber(moved)} in sum, although their scores did not.`;
+/** @type {(row: QueryRow, weights: number[]) => string} */
+function queryNote(row, weights) {
+  const stored = row.keys.length === row.seen ? "all" : `the ${row.keys.length} with the largest weights`;
+  const change = row.keys.reduce((sum, k, i) => sum + (view.removed.has(k.key) ? 0 : Math.abs(weights[i] - k.weight)), 0);
+  const start = `${formatCount(row.seen)} visible keys; ${stored} are shown. `;
+  if (!view.removed.size) return `${start}Press “remove” to remove a key and see how the other weights change.`;
+  if (row.removal === "nothing") return `${start}Each key is weighed on its own: the other weights did not change.`;
+  if (row.removal === "unknown") return `${start}The page cannot compute the new weights of this mechanism.`;
+  return `${start}The other weights changed by ${formatValue(change)} in total, although their scores did not.`;
 }
 
-function keyRow(k, after, text, row) {
-  const gone = view.gone.has(k.key);
-  const percentile = percentileOf(view.layer, view.head, k.score);
+/** @type {(key: StoredKey, after: number, text: string, row: QueryRow) => HTMLElement} */
+function keyRow(key, after, text, row) {
+  const removed = view.removed.has(key.key);
+  const percentile = scorePercentile(view.layer, view.head, key.score);
   const bar = html("span", { class: "bar" });
-  bar.style.width = `${Math.min(1, Math.abs(k.weight)) * 5}rem`;
+  bar.style.width = `${Math.min(1, Math.abs(key.weight)) * 5}rem`;
   const button = html(
     "button",
     {
       type: "button",
-      "aria-pressed": String(gone),
-      "aria-label": `${gone ? "put back" : "remove"} key ${k.key}`,
+      "aria-pressed": String(removed),
+      "aria-label": `${removed ? "restore" : "remove"} key ${key.key}`,
       disabled: row.removal === "unknown",
-      onclick: () => toggleKey(k.key),
+      onclick: () => toggleKey(key.key),
     },
-    gone ? "put back" : "remove",
+    removed ? "restore" : "remove",
   );
   return html(
     "tr",
-    { class: gone ? "gone" : false, "data-key": k.key },
-    html("td", { class: "figure" }, String(k.key)),
-    html("td", {}, html("bdi", {}, text)),
-    html("td", { class: "figure" }, shownNumber(k.score)),
-    html("td", {}, `${shownNumber(k.weight)} `, bar),
-    html("td", { class: "figure" }, percentile === null ? "–" : `${(100 * percentile).toFixed(1)}%`),
-    html("td", { class: "figure" }, view.gone.size && row.removal !== "unknown" ? shownNumber(after) : ""),
+    { class: removed ? "removed" : false, "data-key": key.key },
+    html("td", { class: "figure" }, String(key.key)),
+    html("td", {}, html("bdi", {}, visibleText(text))),
+    html("td", { class: "figure" }, formatValue(key.score)),
+    html("td", {}, `${formatValue(key.weight)} `, bar),
+    html("td", { class: "figure" }, percentile === null ? "–" : formatPercent(percentile)),
+    html("td", { class: "figure" }, view.removed.size && row.removal !== "unknown" ? formatValue(after) : ""),
     html("td", {}, button),
   );
 }
 
+/** @type {(key: number) => void} */
 function toggleKey(key) {
-  if (!view.gone.delete(key)) view.gone.add(key);
+  if (!view.removed.delete(key)) view.removed.add(key);
   drawQuery();
-  byId("keys").querySelector(`[data-key="${key}"] button`)?.focus();
+  /** @type {HTMLElement | null} */
+  const button = byId("keys").querySelector(`[data-key="${key}"] button`);
+  button?.focus();
 }

@@ -1,104 +1,134 @@
-// The tests of relative relevance as tables, in words a reader needs.
+// Tests of relative relevance as tables, each with a short explanation.
 
-function tableOf(titles, rows) {
-  const top = html("tr", {}, ...titles.map((t) => html("th", { scope: "col" }, t)));
+/** @type {(titles: string[], rows: Cell[][]) => HTMLElement} */
+function createTable(titles, rows) {
+  const top = html("tr", {}, ...titles.map((title) => html("th", { scope: "col" }, title)));
+  /** @param {Cell} value */
   const cell = (value) =>
-    value instanceof Node
-      ? html("td", {}, value)
-      : html("td", typeof value === "number" ? { class: "figure" } : {}, typeof value === "number" ? shownNumber(value) : value);
+    typeof value === "number" ? html("td", { class: "figure" }, formatValue(value)) : html("td", {}, value);
   const body = rows.map((row) => html("tr", {}, ...row.map(cell)));
   const region = { class: "scroll", tabindex: 0, role: "region", "aria-label": titles.filter(Boolean).join(", ") };
   return html("div", region, html("table", {}, html("thead", {}, top), html("tbody", {}, ...body)));
 }
 
-function part(title, words, table) {
-  return html("div", { class: "card" }, html("h3", {}, title), html("p", {}, words), table ?? "");
+/** @type {(title: string, text: string, table?: HTMLElement | null) => HTMLElement} */
+function testCard(title, text, table) {
+  return html("div", { class: "card" }, html("h3", {}, title), html("p", {}, text), table);
 }
 
-const named = (row) => `layer ${row.layer}, head ${row.head}`;
+/** @type {(row: { layer: number, head: number }) => string} */
+const headName = (row) => `layer ${row.layer}, head ${row.head}`;
+
+/** @type {(share: number) => string} */
+const formatPercent = (share) => `${(100 * share).toFixed(1)}%`;
 
 function drawTests() {
-  const tests = record().tests;
+  const { absolute_percentile, leave_out, dilution, nothing_relevant, functional } = record().tests;
   const parts = [];
-  if (tests.absolute_percentile) {
-    parts.push(relatively(tests.absolute_percentile), leftOut(tests.leave_out), diluted(tests.dilution));
-    parts.push(nothing(tests.nothing_relevant), fewest(tests.functional));
-  } else {
-    parts.push(html("p", {}, "The tests were left out of this record."));
-  }
-  if (record().swaps.length) parts.push(swaps());
+  if (absolute_percentile) parts.push(relativelyBrightCard(absolute_percentile));
+  else parts.push(html("p", {}, "This record does not contain the tests."));
+  if (leave_out) parts.push(leaveOutCard(leave_out));
+  if (dilution) parts.push(dilutionCard(dilution));
+  if (nothing_relevant) parts.push(nothingRelevantCard(nothing_relevant));
+  if (functional) parts.push(fewestKeysCard(functional));
+  if (record().swaps.length) parts.push(swapsCard());
   byId("tests").replaceChildren(...parts);
 }
 
-function relatively(test) {
+/** @type {(test: PercentileTest) => HTMLElement} */
+function relativelyBrightCard(test) {
   const rows = test.only_relatively_bright.map((f) => [
-    named(f),
-    html("bdi", {}, `${f.query} ${f.query_token}`),
-    html("bdi", {}, `${f.key} ${f.key_token}`),
+    headName(f),
+    html("bdi", {}, `${f.query} ${visibleText(f.query_token)}`),
+    html("bdi", {}, `${f.key} ${visibleText(f.key_token)}`),
     f.weight,
-    `${(100 * f.percentile).toFixed(1)}%`,
-    `${(100 * f.among_best).toFixed(1)}%`,
+    formatPercent(f.percentile),
+    formatPercent(f.among_best),
   ]);
-  const words =
-    "Keys with 30% of a row's mass or more whose raw score the best key of most unrelated rows exceeds: they are bright " +
-    "because their company is dark.";
-  const titles = ["head", "query", "key", "weight", "absolute percentile", "among the best unrelated"];
-  return part("Only relatively bright", rows.length ? words : `${words} None was found.`, rows.length ? tableOf(titles, rows) : null);
+  const text =
+    "Keys with at least 30% of the attention whose raw score is lower than the best score of most rows of unrelated " +
+    "text: they get a large weight only because the other keys are weaker.";
+  const titles = ["head", "query", "key", "weight", "absolute percentile", "percentile among brightest keys"];
+  const table = rows.length ? createTable(titles, rows) : null;
+  // No head has a value where every mechanism weighs each key on its own.
+  const applies = record().heads.some((head) => (head.values.only_relatively_bright ?? null) !== null);
+  const none = applies ? "No such key." : "Does not apply: no head has a bright key whose weight other keys could change.";
+  return testCard("Large weights with low scores", table ? text : `${text} ${none}`, table);
 }
 
-function leftOut(test) {
+/** @type {(test: LeaveOutTest) => HTMLElement} */
+function leaveOutCard(test) {
+  /** @type {Cell[][]} */
   const rows = test.layers.map((l) => [String(l.layer), l.brightest, l.brightest_output, l.first, l.first_output]);
   rows.push(["all", test.brightest, "", test.first, ""]);
-  const words =
-    `Every row loses a key and the mechanism weighs the others again. The loss of the whole model is ${shownNumber(test.loss)}. ` +
-    "A layer's output moves by so many times its size.";
-  const titles = ["layer", "loss without the brightest key", "output moved", "loss without the first key", "output moved"];
-  return part("Leave a key out", words, tableOf(titles, rows));
+  const text =
+    `One key is removed from every row and the weights are computed again. The loss with all keys is ` +
+    `${formatValue(test.loss)}. The change of a layer's output is relative to its norm.`;
+  const titles = [
+    "layer",
+    "loss without the key of largest weight",
+    "output change",
+    "loss without the first key",
+    "output change",
+  ];
+  return testCard("Leave one key out", text, createTable(titles, rows));
 }
 
-function diluted(test) {
-  const rows = test.heads.map((h) => [named(h), h.exponent ?? "–", ...h.focus]);
-  const words =
-    `The last ${test.span} tokens are read after m unrelated ones. Focus is the largest weight on a key among them; it fades ` +
-    "like n^-b: 1 for a head that averages, 0 for one that does not notice company.";
-  return part("Dilution", words, tableOf(["head", "b", ...test.added.map((m) => `m = ${m}`)], rows));
+/** @type {(test: DilutionTest) => HTMLElement} */
+function dilutionCard(test) {
+  const rows = test.heads.map((h) => [headName(h), h.exponent ?? "–", ...h.focus]);
+  const text =
+    `The last ${test.span} tokens are read after m unrelated tokens. The table shows the largest weight on a key among ` +
+    "them. It decreases like n^-b: b is 1 for a head that averages and 0 for a head that ignores the added keys.";
+  return testCard("Dilution", text, createTable(["head", "b", ...test.added.map((m) => `m = ${m}`)], rows));
 }
 
-function nothing(test) {
-  const places = ["span", "first", "own", "near", "elsewhere"];
+/** @type {(test: NothingRelevantTest) => HTMLElement} */
+function nothingRelevantCard(test) {
   const rows = test.heads
     .filter((h) => h.with.span > 0.1)
     .sort((a, b) => b.with.span - a.with.span)
     .slice(0, 40)
-    .flatMap((h) =>
-      ["with", "without"].map((way) => [way === "with" ? named(h) : "", way, ...places.map((p) => h[way][p]), h[way].largest]),
-    );
-  const words =
-    `A span of ${test.span} tokens comes twice; then its first copy is replaced by unrelated text of the same length. Where ` +
-    "did heads that read the copy (10% of their mass or more) put their mass?";
-  const titles = ["head", "copy", "on the copy", "first key", "own token", "8 before", "elsewhere", "largest weight"];
-  return part("Nothing relevant", rows.length ? words : `${words} No head read it.`, rows.length ? tableOf(titles, rows) : null);
+    .flatMap((h) => [
+      [headName(h), "present", ...massColumns(h.with)],
+      ["", "replaced", ...massColumns(h.without)],
+    ]);
+  const text =
+    `A span of ${test.span} tokens occurs twice; then its first copy is replaced by unrelated text of the same length. ` +
+    "The table shows where heads that attended to the copy (at least 10% of their mass) put their mass.";
+  const titles = ["head", "copy", "on the copy", "first key", "own token", "8 tokens before", "elsewhere", "largest weight"];
+  const table = rows.length ? createTable(titles, rows) : null;
+  return testCard("Nothing relevant", table ? text : `${text} No head attended to the copy.`, table);
 }
 
-function fewest(test) {
+/** @type {(mass: MassByPlace) => number[]} */
+const massColumns = (mass) => [mass.span, mass.first, mass.own, mass.near, mass.elsewhere, mass.largest];
+
+/** @type {(test: FunctionalTest) => HTMLElement} */
+function fewestKeysCard(test) {
   const limits = Object.keys(test.deletion.smallest);
-  const rows = ["deletion", "renormalised"].map((way) => ["the model", way, ...limits.map((l) => test[way].smallest[l])]);
-  for (const h of test.heads ?? []) {
-    for (const way of ["deletion", "renormalised"]) rows.push([named(h), way, ...limits.map((l) => h[way][l])]);
+  /** @type {(name: string, weights: string, smallest: Record<string, number | null>) => Cell[]} */
+  const row = (name, weights, smallest) => [name, weights, ...limits.map((limit) => smallest[limit])];
+  const rows = [
+    row("the model", "not renormalised", test.deletion.smallest),
+    row("the model", "renormalised", test.renormalised.smallest),
+  ];
+  for (const head of test.heads ?? []) {
+    rows.push(row(headName(head), "not renormalised", head.deletion), row(headName(head), "renormalised", head.renormalised));
   }
-  const words = `The fewest heaviest keys of each row whose loss is at most so much higher, on ${test.tokens} tokens.`;
-  return part("How few keys suffice", words, tableOf(["", "way", ...limits.map((l) => `${(100 * l).toFixed(0)}% loss`)], rows));
+  const text =
+    "The smallest k for which keeping only the top k keys per query raises the loss by at most the given share. " +
+    `Measured on ${test.tokens} tokens.`;
+  const titles = ["", "weights", ...limits.map((limit) => `loss +${(100 * Number(limit)).toFixed(0)}%`)];
+  return testCard("How many keys are needed", text, createTable(titles, rows));
 }
 
-function swaps() {
-  const own = record().texts.reduce((sum, t) => sum + t.loss, 0) / record().texts.length;
-  const names = ["effective_keys", "largest_weight", "fading_exponent", "first_mass", "row_mass", "accepted_share"];
-  const line = (title, loss, heads) => [title, loss, ...names.map((name) => meanOf(heads, name) ?? "–")];
-  const rows = [line("as trained", own, record().heads)];
-  for (const swap of record().swaps) {
-    const losses = Object.values(swap.losses);
-    rows.push(line(swap.mechanism, losses.reduce((a, b) => a + b, 0) / losses.length, swap.heads));
-  }
-  const words = "The same model with its own scores weighed by another mechanism, without retraining; means over heads.";
-  return part("What if", words, tableOf(["mechanism", "loss", ...names.map((name) => term(name).title)], rows));
+function swapsCard() {
+  const names = comparedTerms(record().swaps.map((swap) => swap.heads));
+  /** @type {(title: string, loss: number | null, heads: HeadRecord[]) => Cell[]} */
+  const row = (title, loss, heads) => [title, loss, ...names.map((name) => meanValue(heads, name) ?? "–")];
+  const rows = [row("as trained", meanLoss(record()), record().heads)];
+  for (const swap of record().swaps) rows.push(row(swap.mechanism, mean(Object.values(swap.losses)), swap.heads));
+  const text = "Another mechanism applied to the same scores, without retraining. Values are means over heads.";
+  return testCard("Other mechanisms", text, createTable(["mechanism", "loss", ...names.map((name) => term(name).title)], rows));
 }

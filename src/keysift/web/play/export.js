@@ -1,14 +1,18 @@
-// The charts of the view on screen as one picture: SVG, or PNG at twice the size.
+// Save the charts of the current view as one picture: SVG, or PNG at twice the size.
 
+/** @type {() => SVGSVGElement[]} */
 function chartsOnScreen() {
-  return [...document.querySelectorAll(`#view-${store.state.view} svg.chart`)].filter(
-    (chart) => chart.getClientRects().length,
-  );
+  /** @type {NodeListOf<SVGSVGElement>} */
+  const charts = document.querySelectorAll(`#view-${store.state.view} svg.chart`);
+  return [...charts].filter((chart) => chart.getClientRects().length);
 }
 
-/** A copy that needs no style sheet: what the page computed is written onto each element. */
-function frozen(chart) {
-  const copy = chart.cloneNode(true);
+/**
+ * A copy that needs no style sheet: the computed styles become attributes.
+ * @type {(chart: SVGSVGElement) => SVGSVGElement}
+ */
+function withInlineStyles(chart) {
+  const copy = /** @type {SVGSVGElement} */ (chart.cloneNode(true));
   const from = [chart, ...chart.querySelectorAll("*")],
     to = [copy, ...copy.querySelectorAll("*")];
   from.forEach((element, j) => {
@@ -31,22 +35,26 @@ function frozen(chart) {
   return copy;
 }
 
+/** @type {(chart: SVGSVGElement) => string} */
 function titleOf(chart) {
-  return (
-    chart.closest("[data-title]")?.dataset.title ?? chart.closest("article")?.querySelector("h3")?.textContent ?? ""
-  );
+  const title = chart.closest("[data-title]")?.getAttribute("data-title");
+  return title ?? chart.closest("article")?.querySelector("h3")?.textContent ?? "";
 }
 
-/** The map on screen, if there is one, as an image of the size it is shown in. */
+/**
+ * The map on screen, if there is one, as an image of its size.
+ * @type {() => { title: string, width: number, height: number, copy: SVGElement }[]}
+ */
 function heatImage() {
-  const canvas = byId("heat");
+  const canvas = heatCanvas();
   if (!canvas.getClientRects().length) return [];
   const size = Math.round(canvas.getBoundingClientRect().width);
   const image = svg("image", { href: canvas.toDataURL(), style: "image-rendering: pixelated" });
-  return [{ title: byId("map-head-out").textContent, width: size, height: size, copy: image }];
+  return [{ title: byId("map-title").textContent ?? "", width: size, height: size, copy: image }];
 }
 
-function picture() {
+/** @type {() => SVGSVGElement} */
+function combinedSvg() {
   const ink = getComputedStyle(document.body);
   const column = 20,
     parts = [];
@@ -54,12 +62,12 @@ function picture() {
     widest = 0;
   const charts = chartsOnScreen().map((chart) => {
     const { width, height } = chart.viewBox.baseVal;
-    return { title: titleOf(chart), width, height, copy: frozen(chart) };
+    return { title: titleOf(chart), width, height, copy: withInlineStyles(chart) };
   });
   for (const { title, width, height, copy } of [...charts, ...heatImage()]) {
     parts.push(
       svg("text", { x: column, y: y + 14, fill: ink.color, "font-size": 15, "font-weight": 600 }, title),
-      set(copy, { x: column, y: y + 22, width, height }),
+      setAttributes(copy, { x: column, y: y + 22, width, height }),
     );
     y += height + 34;
     widest = Math.max(widest, width);
@@ -78,6 +86,7 @@ function picture() {
   );
 }
 
+/** @type {(name: string, blob: Blob) => void} */
 function download(name, blob) {
   const link = html("a", { href: URL.createObjectURL(blob), download: name });
   document.body.append(link);
@@ -86,29 +95,20 @@ function download(name, blob) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }
 
-/** Whether there is anything to save; the map view is empty until it has a record. */
-function somethingToSave() {
-  const found = chartsOnScreen().length + heatImage().length > 0;
-  if (!found) announce("There is no figure in this view yet.");
-  return found;
-}
-
 function exportSvg() {
-  if (!somethingToSave()) return;
-  download("keysift.svg", new Blob([new XMLSerializer().serializeToString(picture())], { type: "image/svg+xml" }));
+  download("keysift.svg", new Blob([new XMLSerializer().serializeToString(combinedSvg())], { type: "image/svg+xml" }));
 }
 
 function exportPng() {
-  if (!somethingToSave()) return;
-  const drawn = picture();
-  const [width, height] = [drawn.width.baseVal.value * 2, drawn.height.baseVal.value * 2];
+  const drawing = combinedSvg();
+  const [width, height] = [drawing.width.baseVal.value * 2, drawing.height.baseVal.value * 2];
   const image = new Image();
   image.onload = () => {
     const canvas = html("canvas", { width, height });
-    canvas.getContext("2d").drawImage(image, 0, 0, width, height);
+    canvas.getContext("2d")?.drawImage(image, 0, 0, width, height);
     canvas.toBlob((blob) =>
       blob ? download("keysift.png", blob) : announce("The picture is too large for a PNG; export SVG instead."),
     );
   };
-  image.src = `data:image/svg+xml,${encodeURIComponent(new XMLSerializer().serializeToString(drawn))}`;
+  image.src = `data:image/svg+xml,${encodeURIComponent(new XMLSerializer().serializeToString(drawing))}`;
 }

@@ -1,48 +1,62 @@
-// One store for the whole page: changes with undo and redo, drawn at most once a frame, kept in the address.
+// The store of the page: state with undo and redo, drawn at most once per frame.
 
-const store = { state: null, past: [], future: [], gesture: null, since: 0, draw: () => {}, due: false };
+/** @type {Store} */
+const store = {
+  state: initialState(),
+  past: [],
+  future: [],
+  gesture: null,
+  lastChange: 0,
+  draw: () => {},
+  frameRequested: false,
+};
 
 function redraw() {
-  if (store.due) return;
-  store.due = true;
+  if (store.frameRequested) return;
+  store.frameRequested = true;
   requestAnimationFrame(() => {
-    store.due = false;
+    store.frameRequested = false;
     store.draw(store.state);
   });
 }
 
-/** Replace the state by what `edit` makes of it. Changes of one gesture (a drag, a held arrow key) are one undo step;
- *  `compare` marks what moved against the state before the gesture. */
-function change(edit, { gesture = null, compare = true } = {}) {
+/**
+ * Replace the state by `edit(state)`. Changes of one gesture (a drag, a held arrow key) are one undo step;
+ *  `compare` marks weights that differ from those before the gesture.
+ * @type {(edit: (state: State) => State, options?: UpdateOptions) => void}
+ */
+function updateState(edit, { gesture = null, compare = true } = {}) {
   const now = performance.now();
-  const goesOn = gesture !== null && gesture === store.gesture && now - store.since < 1500;
+  const continues = gesture !== null && gesture === store.gesture && now - store.lastChange < 1500;
   const next = edit(store.state);
-  if (!goesOn) {
+  if (!continues) {
     store.past.push(store.state);
     if (store.past.length > 200) store.past.shift();
     store.future = [];
-    if (compare && !store.state.pinned) next.before = partOf(store.state);
+    if (compare && !store.state.pinned) next.before = weightInputs(store.state);
   } else if (compare && !store.state.pinned) {
     next.before = store.state.before;
   }
   store.state = next;
   store.gesture = gesture;
-  store.since = now;
+  store.lastChange = now;
   redraw();
 }
 
+/** The next change starts a new undo step. */
 function endGesture() {
   store.gesture = null;
 }
 
-function step(from, to) {
-  if (!from.length) return false;
+/** @type {(from: State[], to: State[]) => void} */
+function stepHistory(from, to) {
+  const state = from.pop();
+  if (!state) return;
   to.push(store.state);
-  store.state = from.pop();
+  store.state = state;
   endGesture();
   redraw();
-  return true;
 }
 
-const undo = () => step(store.past, store.future);
-const redo = () => step(store.future, store.past);
+const undo = () => stepHistory(store.past, store.future);
+const redo = () => stepHistory(store.future, store.past);

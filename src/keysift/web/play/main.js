@@ -1,24 +1,32 @@
-// Starting the page: the record, the state from the address, views, toolbar and keyboard.
+// Entry point: read the embedded data and the state in the URL, then start the views, the toolbar and the shortcuts.
 
+/**
+ * Show a message in the status line, which screen readers read aloud.
+ * @type {(text: string) => void}
+ */
 function announce(text) {
-  say(byId("spoken"), text);
+  setText(byId("spoken"), text);
 }
 
+let urlTimer = 0;
+
+/** @type {(state: State) => void} */
 function draw(state) {
   for (const view of VIEWS) {
     const chosen = view === state.view;
     byId(`view-${view}`).hidden = !chosen;
-    set(byId(`tab-${view}`), { "aria-selected": chosen, tabindex: chosen ? 0 : -1 });
+    setAttributes(byId(`tab-${view}`), { "aria-selected": chosen, tabindex: chosen ? 0 : -1 });
   }
   ({ scores: drawScores, geometry: drawGeometry, map: drawMaps, real: drawReal })[state.view](state);
-  byId("undo").disabled = !store.past.length;
-  byId("redo").disabled = !store.future.length;
-  clearTimeout(draw.address);
-  draw.address = setTimeout(() => history.replaceState(null, "", toAddress(store.state)), 200);
+  byId("undo").toggleAttribute("disabled", !store.past.length);
+  byId("redo").toggleAttribute("disabled", !store.future.length);
+  clearTimeout(urlTimer);
+  urlTimer = setTimeout(() => history.replaceState(null, "", toHash(store.state)), 200);
 }
 
-function show(view, focus = false) {
-  if (view !== "geometry") stopWalking();
+/** @type {(view: View, focus?: boolean) => void} */
+function showView(view, focus = false) {
+  if (view !== "geometry") stopMoving();
   store.state = { ...store.state, view };
   redraw();
   if (focus) byId(`tab-${view}`).focus();
@@ -26,10 +34,10 @@ function show(view, focus = false) {
 
 function startTabs() {
   for (const view of VIEWS) {
-    byId(`tab-${view}`).addEventListener("click", () => show(view));
+    byId(`tab-${view}`).addEventListener("click", () => showView(view));
     byId(`tab-${view}`).addEventListener("keydown", (event) => {
-      const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      if (by) show(VIEWS[(VIEWS.indexOf(view) + by + VIEWS.length) % VIEWS.length], true);
+      const step = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
+      if (step) showView(VIEWS[(VIEWS.indexOf(view) + step + VIEWS.length) % VIEWS.length], true);
     });
   }
 }
@@ -44,6 +52,7 @@ function startToolbar() {
     if (
       !(event.ctrlKey || event.metaKey) ||
       !["z", "y"].includes(event.key.toLowerCase()) ||
+      !(event.target instanceof Element) ||
       event.target.matches("textarea, input[type=number]")
     )
       return;
@@ -53,30 +62,30 @@ function startToolbar() {
 }
 
 async function copyLink() {
-  history.replaceState(null, "", toAddress(store.state));
+  history.replaceState(null, "", toHash(store.state));
   try {
     await navigator.clipboard.writeText(location.href);
-    announce("The link is in the clipboard.");
+    announce("Link copied to the clipboard.");
   } catch {
-    announce("The address of this page is the link: copy it from the address bar.");
+    announce("The browser does not allow copying; copy the address of this page instead.");
   }
 }
 
-/** The page's numbers against Python's, said in the last line. */
+/** Compare the page's results with the reference values from Python, and report the outcome in the footer. */
 function selfCheck() {
   const { count: cases, most, wrong, missing } = checkAll(RECORD);
-  say(
+  setText(
     byId("checked"),
     wrong.length
-      ? `Warning: ${wrong.length} of ${cases} numbers differ from keysift's Python (${wrong[0].name}, by ${wrong[0].off}). Do not trust this page in this browser.`
-      : `Checked when it opened: ${cases} rows agree with keysift ${RECORD.version} in Python, the largest difference is ${most.toExponential(1)}.${missing.length ? ` Not shown: ${missing.join(", ")}.` : ""}`,
+      ? `Warning: ${wrong.length} of ${cases} results differ from keysift in Python (${wrong[0].name}, by ${wrong[0].off}). Do not trust this page in this browser.`
+      : `Checked on opening: ${cases} results agree with keysift ${RECORD.version} in Python; largest difference ${most.toExponential(1)}.${missing.length ? ` Not shown: ${missing.join(", ")}.` : ""}`,
   );
-  set(byId("checked"), { class: wrong.length ? "refused" : "" });
+  setAttributes(byId("checked"), { class: wrong.length ? "error" : "" });
   return { cases, most, wrong };
 }
 
 function start() {
-  RECORD = JSON.parse(byId("record").textContent);
+  RECORD = JSON.parse(byId("data").textContent ?? "");
   startTabs();
   startToolbar();
   startScores();
@@ -84,12 +93,12 @@ function start() {
   startMaps();
   startReal();
   store.draw = draw;
-  store.state = fromAddress(location.hash) ?? fromPreset(RECORD.presets.find(({ name }) => name === "third"));
+  store.state = fromHash(location.hash) ?? fromPreset(RECORD.presets.find(({ name }) => name === "third") ?? RECORD.presets[0]);
   draw(store.state);
   addEventListener("resize", redraw);
   addEventListener("hashchange", () => {
-    const state = fromAddress(location.hash);
-    if (state) change(() => state, { compare: false });
+    const state = fromHash(location.hash);
+    if (state) updateState(() => state, { compare: false });
   });
   setTimeout(selfCheck, 50);
 }

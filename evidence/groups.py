@@ -1,0 +1,112 @@
+"""Records that differ only by their seed, as one group per model and learning rate."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from evidence.records import RunRecord
+from keysift.core.statistics import Sample, sample
+
+
+@dataclass(frozen=True)
+class SeedGroup:
+    """The runs of one model at one learning rate, one per seed."""
+
+    label: str
+    rate: float
+    records: tuple[RunRecord, ...]
+
+    @property
+    def parameters(self) -> int:
+        return self.records[0].parameters
+
+    @property
+    def losses(self) -> Sample | None:
+        """Validation losses of the runs that finished."""
+        return sample(record.val_loss for record in self.records if record.finished)
+
+    @property
+    def accuracies(self) -> Sample | None:
+        return sample(record.accuracy for record in self.records if record.finished)
+
+    @property
+    def diverged(self) -> int:
+        return sum(not record.finished for record in self.records)
+
+    def settings(self, measure: str) -> list[str]:
+        """Settings the models were run with for a measurement: as trained, windows expanded, RoPE scaled, ..."""
+        points = (point for record in self.records for point in record.measures.get(measure, []))
+        return list(dict.fromkeys(point["setting"] for point in points))
+
+    def accuracy_at(self, length: int, setting: str) -> Sample | None:
+        """Share of correct answers at a multiple of the training length, over all depths."""
+        shares = []
+        for record in self.records:
+            cells = [
+                cell
+                for cell in record.measures.get("lengths", [])
+                if cell["ratio"] == length and cell["setting"] == setting
+            ]
+            if cells:
+                shares.append(sum(cell["right"] for cell in cells) / sum(cell["asked"] for cell in cells))
+        return sample(shares)
+
+    def loss_at(self, context: float, setting: str) -> Sample | None:
+        """Loss of tokens with this much context before them, in training lengths."""
+        losses = []
+        for record in self.records:
+            tokens = context * record.settings["context"]
+            points = record.measures.get("positions", [])
+            losses += [p["nats"] for p in points if p["context"] == tokens and p["setting"] == setting]
+        return sample(losses)
+
+    def loss_at_best_rope(self, context: float) -> Sample | None:
+        """The lowest mean loss over RoPE factors."""
+        scaled = [setting for setting in self.settings("positions") if setting.startswith("RoPE")]
+        samples = [losses for setting in scaled if (losses := self.loss_at(context, setting)) is not None]
+        return min(samples, key=lambda losses: losses.mean, default=None)
+
+
+def group_by_seed(records: Iterable[RunRecord]) -> list[SeedGroup]:
+    groups: dict[tuple[str, float, int], list[RunRecord]] = {}
+    for record in records:
+        key = label(record.settings), float(record.settings["lr"]), record.parameters
+        groups.setdefault(key, []).append(record)
+    return [SeedGroup(name, rate, tuple(members)) for (name, rate, _), members in groups.items()]
+
+
+def best_groups(groups: Sequence[SeedGroup]) -> list[SeedGroup]:
+    """For each model and size, the rate with the most finished seeds; among those, the lowest mean loss."""
+    best: dict[tuple[str, int], SeedGroup] = {}
+    for group in groups:
+        current = best.get((group.label, group.parameters))
+        if group.losses is not None and (current is None or _rank(group) < _rank(current)):
+            best[group.label, group.parameters] = group
+    return list(best.values())
+
+
+def find_best(groups: Sequence[SeedGroup], name: str) -> SeedGroup | None:
+    """The best group with this label."""
+    return next((group for group in best_groups(groups) if group.label == name), None)
+
+
+def _rank(group: SeedGroup) -> tuple[int, float]:
+    losses = group.losses
+    return (0, math.inf) if losses is None else (-len(losses), losses.mean)
+
+
+def label(settings: dict[str, Any]) -> str:
+    """Short name of a model, from the settings that tell models of a study apart."""
+    if settings["arch"] == "transformer":
+        parts = ["Transformer", *([] if settings["mechanism"] == "softmax" else [str(settings["mechanism"])])]
+        return ", ".join([*parts, *(["QK norm"] if settings["qk_norm"] else [])])
+    start = tuple(settings["acceptance_start"])
+    parts = ["Multiscreen"]
+    parts += [] if start == (0.5,) else ["open start"] if len(start) == 1 else ["spread start"]
+    parts += [] if settings["position"] == "mipe" else ["RoPE" if settings["position"] == "rope" else "no position"]
+    parts += [] if settings["norm"] == "tanh" else ["no TanhNorm"]
+    parts += [] if settings["gate"] else ["no gate"]
+    parts += [] if settings["acceptance"] == "learned" else [f"r = {settings['acceptance']:g}"]
+    parts += [f"decay {settings['weight_decay']:g}"] if settings["weight_decay"] else []
+    return ", ".join(parts)

@@ -1,0 +1,136 @@
+"""Tables of the study pages, as lines of Markdown."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from evidence.figures import LENGTHS
+from evidence.groups import SeedGroup, best_groups
+from evidence.study import POSITIONS, Study
+from keysift.core.statistics import Sample, power_law_exponent
+
+# As evidence.runs.runs_with_every_seed chooses.
+BEST = (
+    "Each model at its best learning rate (lowest validation loss of the first seed, or lowest mean if all rates have "
+    "all seeds)"
+)
+MATRIX = "q_proj"  # every model has this projection; Multiscreen and QK norm normalize its output
+
+
+def measurement_tables(study: Study, groups: Sequence[SeedGroup]) -> list[str]:
+    """The tables of the study's figure, then one row per model and rate."""
+    by_figure = {
+        "accuracy_by_length": _accuracy_by_length,
+        "loss_by_position": _loss_by_position,
+        "loss_by_rate": _update_angles,
+    }
+    lines = by_figure[study.page.figure](groups) if study.page.figure in by_figure else []
+    lines += ["Every learning rate, mean and standard deviation over seeds:", ""]
+    with_accuracy = any(group.accuracies for group in groups)
+    columns = ("model", "parameters", "rate", "seeds", "diverged", "loss")
+    lines += head(*columns, *(["accuracy"] if with_accuracy else []))
+    for group in sorted(groups, key=lambda group: (group.label, group.parameters, group.rate)):
+        parameters, rate, seeds = _sizes(group)
+        cells = [_cell(group.losses, "{:.4f}"), *([_cell(group.accuracies, "{:.1%}")] if with_accuracy else [])]
+        lines.append(row(group.label, parameters, rate, seeds, str(group.diverged), *cells))
+    return lines
+
+
+def _accuracy_by_length(groups: Sequence[SeedGroup]) -> list[str]:
+    cells = [cell for group in groups for record in group.records for cell in record.measures.get("lengths", [])]
+    needles = {length: max((c["asked"] for c in cells if c["ratio"] == length), default=0) for length in LENGTHS}
+    if any("depth" in cell for cell in cells):
+        rows = (
+            f"All seeds read the same rows, at most {max(needles.values())} per length and depth. Depths share their "
+            f"rows, so the standard deviation does not include the variation between rows"
+        )
+    else:
+        counts = ", ".join(f"{needles[length]} at {length}x" for length in LENGTHS if needles[length])
+        rows = f"All seeds are tested on the same needles, each at its own position: {counts}"
+    lines = [f"{BEST}. Share of needles retrieved, mean and standard deviation over seeds. {rows}:", ""]
+    lengths = [length for length in LENGTHS if needles[length]]
+    lines += head("model", "setting", "parameters", "rate", "seeds", *(f"{length}x" for length in lengths))
+    for group in best_groups(groups):
+        lines += _rows_by_setting(group, "lengths", group.accuracy_at, lengths, "{:.0%}")
+    return [*lines, "", *_windows(groups)]
+
+
+def _loss_by_position(groups: Sequence[SeedGroup]) -> list[str]:
+    caption = "Loss in nats per token by length of the context, in training lengths; mean and standard deviation"
+    lines = [f"{BEST}. {caption} over seeds:", ""]
+    lines += head("model", "setting", "parameters", "rate", "seeds", *(f"{context:g}x" for context in POSITIONS))
+    for group in best_groups(groups):
+        lines += _rows_by_setting(group, "positions", group.loss_at, POSITIONS, "{:.3f}")
+    return [*lines, ""]
+
+
+def _rows_by_setting(
+    group: SeedGroup, measure: str, read: Callable[[Any, str], Sample | None], columns: Sequence[float], form: str
+) -> list[str]:
+    return [
+        row(group.label, setting, *_sizes(group), *(_cell(read(column, setting), form) for column in columns))
+        for setting in group.settings(measure)
+    ]
+
+
+def _windows(groups: Sequence[SeedGroup]) -> list[str]:
+    """The longest learned window of each run; nothing where windows were not measured."""
+    lines = []
+    for group in sorted(groups, key=lambda group: (group.label, group.rate)):
+        measured = [record.measures["windows"] for record in group.records if record.measures.get("windows")]
+        longest = [max(max(layer["windows"]) for layer in layers) for layers in measured]
+        if longest:
+            lines.append(row(group.label, f"{group.rate:g}", ", ".join(f"{window:,.0f}" for window in longest)))
+    if not lines:
+        return []
+    return ["The longest learned window of each run, in tokens:", "", *head("model", "rate", "by seed"), *lines, ""]
+
+
+def _update_angles(groups: Sequence[SeedGroup]) -> list[str]:
+    """Growth of the norm of the query projections, and the decrease of the update angle with the step."""
+    lines = []
+    for group in sorted(groups, key=lambda group: (group.label, group.rate)):
+        growth, last, exponents = [], [], []
+        for record in group.records:
+            norms, angles = (_curve(record.curves, quantity) for quantity in ("norms", "angles"))
+            if len(angles) < 4:
+                continue
+            growth.append(norms[-1][1] / norms[0][1])
+            last.append(angles[-1][1])
+            warmup = int(record.settings.get("warmup") or 0)
+            exponents.append(power_law_exponent([(step, angle) for step, angle in angles if step > warmup]))
+        if growth:
+            means = statistics.mean(growth), statistics.mean(last), statistics.mean(exponents)
+            cells = (f"{means[0]:.3g}x", f"{means[1]:.2g}", f"{means[2]:+.2f}")
+            lines.append(row(group.label, f"{group.rate:g}", *cells))
+    if not lines:
+        return []
+    caption = (
+        "Query projections: growth of the norm, angle of the last update in radians, and the exponent p of a fit "
+        "angle ~ step^p after warmup, where the rate is constant. For a matrix whose output is normalized, without "
+        "weight decay, we expect p = -0.5 at every rate (our hypothesis):"
+    )
+    return [caption, "", *head("model", "rate", "norm", "last angle", "exponent"), *lines, ""]
+
+
+def _curve(curves: dict[str, list[list[float]]], quantity: str) -> list[list[float]]:
+    return next((points for name, points in curves.items() if name.startswith(quantity) and MATRIX in name), [])
+
+
+def _sizes(group: SeedGroup) -> tuple[str, str, str]:
+    return f"{group.parameters:,}", f"{group.rate:g}", str(len(group.records))
+
+
+def _cell(values: Sample | None, form: str) -> str:
+    if values is None:
+        return ""
+    spread = "" if values.std is None else f" ± {form.format(values.std)}"
+    return form.format(values.mean) + spread
+
+
+def head(*titles: str) -> list[str]:
+    return [row(*titles), "|" + "---|" * len(titles)]
+
+
+def row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"

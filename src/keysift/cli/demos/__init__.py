@@ -1,0 +1,1 @@
+"""The two demonstrations of `keysift demo`."""

@@ -1,0 +1,1 @@
+"""`keysift eval`: flags, calls and output of its measurements."""

@@ -1,0 +1,180 @@
+"""The measurements of `keysift eval`: each calls one function and lays out its record as rows."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from keysift.cli.evaluation import flags
+from keysift.cli.evaluation.output import EvalResult
+from keysift.cli.flags.command_line import command_line
+from keysift.cli.terminal.progress import ProgressBar
+from keysift.core.config import to_dict
+from keysift.evaluate.loss import measure_loss
+from keysift.evaluate.measured_model import open_measured_model
+from keysift.evaluate.positions import measure_positions
+from keysift.evaluate.retrieval import inference_settings, measure_retrieval
+from keysift.evaluate.retrieval_tasks import default_lengths
+from keysift.evaluate.windows import measure_windows
+from keysift.nn.inference import Inference
+from keysift.records.evaluation import Cell, Subject, summarize_maps
+from keysift.records.trials import Scaling, Stability
+from keysift.runs.layout import EVALS, is_run_directory
+from keysift.sweep.evaluate_runs import default_position_length, measure_relevance, powers_of_two
+from keysift.sweep.trials import read_scaling, read_stability
+from keysift.web.figures import evaluation as figures
+from keysift.web.figures import runs as run_figures
+
+
+def evaluate(do: flags.Evaluation) -> EvalResult:
+    """Run the measurement that these flags describe."""
+    command = command_line(f"eval {type(do).__name__.lower()}", do, without=("output",))
+    return _EVALUATIONS[type(do)](do, command)
+
+
+def run_evals(do: flags.Evaluation) -> Path | None:
+    """The folder evals of the run that is measured; None if it is not a run."""
+    model = getattr(do, "model", None)
+    return Path(model) / EVALS if model is not None and is_run_directory(Path(model)) else None
+
+
+def loss(do: flags.Loss, command: str) -> EvalResult:
+    measured = open_measured_model(do.model)
+    with ProgressBar() as progress:
+        record, ids, losses = measure_loss(
+            measured,
+            do.text,
+            tokens=do.tokens,
+            context=do.context,
+            stride=do.stride,
+            command=command,
+            on_tokens=lambda scored, total: progress.update("tokens", scored, total),
+        )
+    rows = [
+        {"token": number, "id": int(token), "nats": float(nats)}
+        for number, (token, nats) in enumerate(zip(ids, losses, strict=True), 1)
+    ]
+    nats, bits = f"{record.nats:.4f}", f"{record.bits_per_byte:.4f}"
+    table = [{"tokens": record.tokens, "nats per token": nats, "bits per byte": bits}]
+    return EvalResult("loss", record, rows, _title(record.subject), table=table)
+
+
+def positions(do: flags.Positions, command: str) -> EvalResult:
+    measured = open_measured_model(do.model)
+    length = do.length or default_position_length(measured)
+    with ProgressBar() as progress:
+        record = measure_positions(
+            measured,
+            do.text,
+            length=length,
+            contexts=powers_of_two(length),
+            documents=do.documents,
+            settings=_settings(do.beyond),
+            command=command,
+            on_document=lambda setting, done, total: progress.update("documents", done, total, setting),
+        )
+    rows = [to_dict(point) for point in record.points]
+    return EvalResult("positions", record, rows, _title(record.subject), draw=figures.positions(record))
+
+
+def retrieval(do: flags.Retrieval, command: str) -> EvalResult:
+    measured = open_measured_model(do.model)
+    lengths = do.lengths or default_lengths(do.task, measured.subject.trained_length)
+    settings = _settings(do.beyond)
+    total, done = len(lengths) * len(do.depths) * len(settings), 0
+    with ProgressBar() as progress:
+
+        def on_cell(cell: Cell) -> None:
+            nonlocal done
+            done += 1
+            detail = f"{cell.length:,} tokens, depth {cell.depth:g}: {100 * cell.accuracy:.0f}%"
+            progress.update("cells", done, total, detail)
+
+        record = measure_retrieval(
+            measured,
+            do.task,
+            lengths=lengths,
+            depths=do.depths,
+            settings=settings,
+            instances=do.instances,
+            seed=do.seed,
+            log_folder=do.output.out or run_evals(do),
+            command=command,
+            on_cell=on_cell,
+        )
+    rows = [
+        to_dict(cell) | {"accuracy": cell.accuracy, "low": cell.interval[0], "high": cell.interval[1]}
+        for cell in record.cells
+    ]
+    return EvalResult(do.task, record, rows, _title(record.subject), draw=figures.retrieval(record))
+
+
+def windows(do: flags.Windows, command: str) -> EvalResult:
+    record = measure_windows(open_measured_model(do.model), do.text, tokens=do.tokens, command=command)
+    has_windows = any(head.window is not None for head in record.heads)
+    return EvalResult(
+        "windows",
+        record,
+        [to_dict(head) for head in record.heads],
+        _title(record.subject),
+        draw=figures.windows(record) if has_windows else None,
+    )
+
+
+def relevance(do: flags.Relevance, command: str) -> EvalResult:
+    record = measure_relevance(open_measured_model(do.model), do.text, tokens=do.tokens, command=command)
+    rows = [
+        {"head": head.name, "query": query, "key": key, "weight": weight}
+        for layer in record.layers
+        for head in layer.heads
+        for query, weights in enumerate(head.weights)
+        for key, weight in enumerate(weights)
+        if weight != 0
+    ]
+    table = [to_dict(head) for head in summarize_maps(record)]
+    return EvalResult("relevance", record, rows, _title(record.subject), table=table, draw=figures.relevance(record))
+
+
+def stability(do: flags.Stability, command: str) -> EvalResult:
+    record = read_stability(do.folders)
+    return _trials("stability", record, run_figures.stability(record))
+
+
+def scaling(do: flags.Scaling, command: str) -> EvalResult:
+    record = read_scaling(do.folders)
+    return _trials("scaling", record, run_figures.scaling(record))
+
+
+def _trials(name: str, record: Stability | Scaling, draw: Callable[[Any], None]) -> EvalResult:
+    rows = [to_dict(trial) for trial in record.trials]
+    table = [
+        {
+            "name": group.name,
+            "parameters": group.parameters,
+            "rate": group.rate,
+            "mean": group.losses and group.losses.mean,
+            "std": group.losses and group.losses.std,
+            "seeds": len(group.losses) if group.losses else 0,
+            "diverged": group.diverged,
+        }
+        for group in record.points
+    ]
+    return EvalResult(name, record, rows, f"{len(rows)} runs in {record.source}", table=table, draw=draw)
+
+
+def _settings(beyond: flags.Beyond) -> dict[str, Inference]:
+    return inference_settings(beyond.rope_factors, expand_windows=beyond.expand_windows)
+
+
+def _title(subject: Subject) -> str:
+    return f"{subject.name}: {subject.kind}, {subject.parameters:,} parameters"
+
+
+_EVALUATIONS: dict[type[Any], Callable[[Any, str], EvalResult]] = {
+    flags.Loss: loss,
+    flags.Positions: positions,
+    flags.Retrieval: retrieval,
+    flags.Windows: windows,
+    flags.Relevance: relevance,
+    flags.Stability: stability,
+    flags.Scaling: scaling,
+}

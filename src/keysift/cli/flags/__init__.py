@@ -1,0 +1,1 @@
+"""Flags that verbs share, and the command line that reproduces a call."""

@@ -1,0 +1,1 @@
+"""The verbs: one module each, with `Args` (its flags and their help) and `run(args)`."""

@@ -1,0 +1,36 @@
+"""Train two small models on recall in minutes and evaluate them beyond their training length."""
+
+from pathlib import Path
+
+from keysift.core.config import config
+from keysift.core.errors import ConfigError
+
+
+@config
+class Args:
+    out: Path | None = None
+    """Folder of the demo, by default out/demo; with --text the page, by default out/demo.html."""
+    steps: int | None = None
+    """Training steps of each model; by default 1,600."""
+    text: bool = False
+    """Instead show the same key with different competitors in every mechanism, then train a small model on text."""
+    seconds: float | None = None
+    """With --text: training time of the small model, by default 90; 0 skips training."""
+    json: bool = False
+    """Print records as JSON instead of tables; with --text only the first part, without training."""
+
+
+def run(args: Args) -> int:
+    if args.text:
+        from keysift.cli.demos.text import text_demo
+
+        if args.steps is not None:
+            raise ConfigError("--steps does not apply to --text, which trains for --seconds")
+        seconds = 90.0 if args.seconds is None else args.seconds
+        text_demo(args.out or Path("out/demo.html"), seconds=seconds, json=args.json)
+        return 0
+    from keysift.cli.demos.recall import recall_demo
+
+    if args.seconds is not None:
+        raise ConfigError("--seconds applies to keysift demo --text only; the other demo trains for --steps")
+    return recall_demo(args.out or Path("out/demo"), steps=args.steps, json=args.json, named=args.out is not None)

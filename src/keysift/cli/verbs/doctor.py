@@ -1,0 +1,91 @@
+"""Show versions, hardware and backends, with the reason for each backend that is not usable."""
+
+import os
+import platform
+import shutil
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from keysift.core import threads
+from keysift.core.config import config
+from keysift.core.terminal import styled
+
+_PACKAGES = ("keysift", "torch", "numpy", "safetensors", "tyro", "rich")
+
+
+@config
+class Args:
+    json: bool = False
+    """Print JSON."""
+
+
+def run(args: Args) -> None:
+    from keysift.cli.terminal import output
+
+    facts = examine()
+    if args.json:
+        output.print_json(facts)
+        return
+    console = output.console()
+    for name, value in facts["versions"].items():
+        console.print(f"{name:<12} {value or 'not installed'}", soft_wrap=True)
+    machine = facts["machine"]
+    console.print(f"\n{machine['system']}", soft_wrap=True)
+    for line in _threads(facts["threads"]):
+        console.print(line, soft_wrap=True)
+    console.print(f"vector instructions: {machine['cpu_capability']}", soft_wrap=True)
+    console.print(f"accelerator: {machine['accelerator'] or 'none, using the CPU'}", soft_wrap=True)
+    console.print(f"C++ compiler: {machine['compiler'] or 'none found'}\n", soft_wrap=True)
+    for backend in facts["backends"]:
+        state = ("usable", "green") if backend["usable"] else ("not usable", "red")
+        reason = "" if backend["usable"] else f": {backend['reason']}"
+        text = styled(f"backend {backend['name']}: ", state, f"{reason}\n    {backend['about']}")
+        console.print(text, soft_wrap=True)
+
+
+def examine() -> dict[str, Any]:
+    import torch
+
+    from keysift.kernels.attend import BACKENDS
+
+    machine = threads.examine()
+    accelerator = torch.accelerator.current_accelerator()
+    reasons = {b.name: None if (reason := b.unavailable()) is None else str(reason) for b in BACKENDS}
+    return {
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+        "machine": {
+            "system": platform.platform(),
+            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+            "accelerator": None if accelerator is None else str(accelerator),
+            "compiler": shutil.which("c++"),
+        },
+        "threads": {
+            "cores": os.cpu_count(),
+            "usable": machine.cores,
+            "quota": machine.quota,
+            "busy": round(machine.busy, 2),
+            "load": round(machine.load, 2),
+            "torch_threads": torch.get_num_threads(),
+            "waiting": os.environ.get("OMP_WAIT_POLICY", "not set, so threads spin"),
+        },
+        "backends": [
+            {"name": b.name, "about": b.about, "usable": reasons[b.name] is None, "reason": reasons[b.name]}
+            for b in BACKENDS
+        ],
+    }
+
+
+def _threads(facts: dict[str, Any]) -> list[str]:
+    quota = "no quota" if facts["quota"] is None else f"a quota of {facts['quota']:g}"
+    return [
+        f"cores: {facts['usable']} of {facts['cores']} usable, {quota}; "
+        f"{facts['busy']:.1f} in use by other processes (load {facts['load']:.1f})",
+        f"threads: torch uses {facts['torch_threads']}, waiting is {facts['waiting'].lower()} (--threads N changes it)",
+    ]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

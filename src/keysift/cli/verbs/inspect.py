@@ -1,0 +1,119 @@
+"""Inspect the attention of a model on a text: diagnostics, experiments and findings."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from keysift.core.config import config, to_dict
+from keysift.core.disk import write_atomic
+
+if TYPE_CHECKING:
+    from keysift.lens.model import LensModel
+    from keysift.records.lens import Record
+
+
+@config
+class Args:
+    model: Annotated[str, tyro.conf.Positional]
+    """A keysift run or saved model, a Hugging Face directory, a .gguf file, or a name on the Hugging Face hub."""
+    text: tuple[str, ...]
+    """Files, folders, globs or sources as for keysift train --data, - for standard input, or the text itself."""
+    out: Annotated[Path | None, tyro.conf.arg(aliases=("-o",))] = None
+    """Write a self-contained HTML report here."""
+    json: bool = False
+    """Print the record as JSON."""
+    record: Path | None = None
+    """Also write the record here, as compact JSON."""
+    tokens: int | None = None
+    """Maximum number of tokens per text."""
+    batch: int = 1
+    """Texts per batch, padded on the left."""
+    maps: Path | None = None
+    """Also write the relevance maps of the first text here, for `keysift play` (docs/playground.md)."""
+    sample: int = 16
+    """Queries per context bucket used for the expensive diagnostics."""
+    swap: tuple[str, ...] = ()
+    """Also weigh the model's own scores with these mechanisms, without retraining."""
+    each_head: bool = False
+    """Also search the fewest keys that each head alone needs; many runs of the model."""
+    diagnostics_only: bool = False
+    """Leave out the tests of relative relevance."""
+
+
+def run(args: Args) -> None:
+    from keysift.cli.flags.command_line import command_line
+    from keysift.cli.flags.out_file import make_folder_of
+    from keysift.cli.flags.texts import read_texts
+    from keysift.cli.terminal.output import print_json
+    from keysift.cli.terminal.progress import ProgressBar
+    from keysift.hub.lens_model import open_model
+    from keysift.lens.diagnostics.pairs import pairs
+    from keysift.lens.inspection import inspect
+    from keysift.lens.model import encode_text
+    from keysift.web.inspect.page import inspect_page
+
+    texts = read_texts(args.text)
+    for flag, path in (("--out", args.out), ("--record", args.record), ("--maps", args.maps)):
+        if path is not None:
+            make_folder_of(path, flag)
+    subject = open_model(args.model)
+    name, text = next(iter(texts.items()))
+    first = encode_text(subject, name, text, args.tokens)
+    if args.maps is not None:
+        _write_maps(args.maps, subject, text, args.tokens, name, command=command_line("inspect", args))
+    with ProgressBar() as bar:
+        record = inspect(
+            subject,
+            texts,
+            tokens=args.tokens,
+            batch=args.batch,
+            sample=args.sample,
+            tests=not args.diagnostics_only,
+            each_head=args.each_head,
+            swap=args.swap,
+            progress=bar.update,
+        )
+    if args.record is not None:
+        record.save(args.record)
+    if args.out is not None:
+        write_atomic(args.out, inspect_page([record], [pairs(subject, first)]))
+    if args.json:
+        print_json(record.to_json())
+        return
+    show(record)
+
+
+def _write_maps(path: Path, subject: "LensModel", text: str, tokens: int | None, name: str, *, command: str) -> None:
+    from keysift.lens.diagnostics.relevance_maps import relevance_maps
+
+    maps = relevance_maps(subject, text, tokens=tokens, source=name, command=command)
+    write_atomic(path, json.dumps(to_dict(maps), separators=(",", ":"), allow_nan=False) + "\n")
+
+
+def show(record: "Record") -> None:
+    """Print a line for each head, the losses and the findings."""
+    from rich.markup import escape
+
+    from keysift.cli.flags.texts import describe_text
+    from keysift.cli.terminal.output import console, table
+    from keysift.core.number import number
+    from keysift.core.terminal import escape_line
+    from keysift.records.lens_terms import columns
+
+    model = record.model
+    lines = table(escape(escape_line(f"{model.name}: {model.family}, {model.parameters:,} parameters")))
+    for column in ("layer", "head", "kind", *(heading for _, heading in columns())):
+        # On a small terminal the kinds give way, never a number.
+        lines.add_column(column, justify="left" if column == "kind" else "right", no_wrap=column != "kind")
+    for head in record.heads:
+        values = (head.values.get(name) for name, _ in columns())
+        cells = ("" if value is None else number(value) for value in values)
+        lines.add_row(str(head.layer), str(head.head), ", ".join(head.kinds), *cells)
+    out = console()
+    out.print(lines)
+    for text in record.texts:
+        out.print(describe_text(text))
+    for finding in record.findings:
+        out.print(f"- {finding}")

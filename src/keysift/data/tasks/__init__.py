@@ -1,0 +1,1 @@
+"""Generated retrieval tasks: recall, ABCDigits, MQAR and passkey."""

@@ -1,0 +1,47 @@
+"""Helpers of the compiled CPU operators: declined calls, and the segments and offset to pass."""
+
+import torch
+from torch import Tensor
+
+from keysift.kernels.call import Call, has_tangents
+from keysift.kernels.cpu import library
+from keysift.kernels.transforms import in_function_transform
+
+LARGEST_OFFSET = 1 << 59  # so that sums of positions fit into int64
+
+
+def unsupported_tensor(q: Tensor) -> str | None:
+    """Reason why the library does not support the device or dtype of q, or None."""
+    if q.device.type != "cpu":
+        return f"the tensors are on {q.device.type}"
+    return None if q.dtype in library.DTYPES else f"{q.dtype} is not supported"
+
+
+def declines(call: Call, return_weights: bool) -> str | None:
+    """Reason why no compiled operator can run the call, or None."""
+    if return_weights:
+        return "it never forms the weights"
+    reason = unsupported_tensor(call.q)
+    if reason is not None:
+        return reason
+    if call.keep is not None or call.bias is not None:
+        return "it does not support a keep mask or a bias"
+    if in_function_transform():
+        return "torch.func cannot transform a compiled operator"
+    if has_tangents(call):
+        return "it has no forward-mode derivative"
+    if not call.positions.consecutive and call.positions.segments is None:
+        return "it needs consecutive positions or segments, not explicit positions"
+    if abs(call.positions.offset) > LARGEST_OFFSET:
+        return f"queries and keys are more than {LARGEST_OFFSET:.0e} positions apart"
+    return None
+
+
+def segments_and_offset(call: Call) -> tuple[Tensor | None, int]:
+    """Segments and offset of the call. Without a causal mask, the queries are placed after the last key."""
+    segments, offset = call.positions.segments, call.positions.offset
+    if call.causal:
+        return segments, offset
+    if segments is None:
+        return None, call.k.shape[2]
+    return torch.cat((segments[:, :5], segments[:, 4:5]), dim=1), 0

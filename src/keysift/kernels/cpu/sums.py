@@ -1,0 +1,192 @@
+"""The sums_cpu backend: a compiled kernel for additive mechanisms, with running sums over blocks of keys.
+
+    x = scale q . k + shift
+    o = sum top(x) v / (sum bottom(x) + eps), divided by a divisor
+
+It runs the mechanisms whose rule is in `KINDS`. Two operators, `keysift::sums` and `keysift::sums_backward`, make it
+known to autograd and torch.compile.
+
+Letters: B batch, H heads, T queries, S keys, K key width, V value width.
+"""
+
+import ctypes
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from keysift.kernels import regions
+from keysift.kernels.backend import Backend
+from keysift.kernels.call import Call
+from keysift.kernels.cpu import library, operators
+from keysift.kernels.cpu.library import SumsGradients, SumsProblem, View
+from keysift.kernels.eager import dense
+from keysift.kernels.schema import schema
+from keysift.kernels.transforms import no_double_backward
+from keysift.mechanisms import rela, relu_exp, relu_power, sigmoid
+from keysift.mechanisms.rules import Rule, visible_count
+
+_RELU, _RELU_SQUARED, _RELU_EXP, _SIGMOID, _RELU_EXP_NORMALISED, _SOFTPICK = range(6)  # keysift_kind
+
+PerQuery = Callable[[Call, Mapping[str, Tensor]], Tensor]  # broadcastable to B H T 1
+
+
+def _visible_keys(call: Call, scalars: Mapping[str, Tensor]) -> Tensor:
+    return visible_count(regions.visible_counts(call), call.q.new_zeros((), dtype=torch.float32))
+
+
+def _length(call: Call, scalars: Mapping[str, Tensor]) -> Tensor:
+    return scalars["length"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the kernel sums (a keysift_kind), what it adds to the scores and to the denominator, and the divisor."""
+
+    code: int
+    shift: PerQuery | None = None
+    divisor: PerQuery | None = None
+    eps: float = 0.0
+
+
+KINDS: dict[Rule, Kind] = {
+    relu_power.RELU.rule: Kind(_RELU, divisor=_length),
+    relu_power.RELU_SQUARED.rule: Kind(_RELU_SQUARED, divisor=_length),
+    relu_power.RELU_VISIBLE.rule: Kind(_RELU, divisor=_visible_keys),
+    rela.RELA.rule: Kind(_RELU),
+    relu_exp.RELU_EXP.rule: Kind(_RELU_EXP),
+    relu_exp.RELU_EXP_NORMALISED.rule: Kind(_RELU_EXP_NORMALISED),
+    relu_exp.SOFTPICK.rule: Kind(_SOFTPICK, eps=relu_exp.EPS),
+    sigmoid.SIGMOID.rule: Kind(_SIGMOID, shift=lambda call, scalars: scalars["bias"]),
+    sigmoid.SIGMOID_VISIBLE.rule: Kind(_SIGMOID, shift=lambda call, scalars: -_visible_keys(call, scalars).log()),
+}
+
+
+def declines(call: Call, return_weights: bool) -> str | None:
+    if call.mechanism.rule not in KINDS:
+        return f"it does not implement {call.mechanism.name}"
+    return operators.declines(call, return_weights)
+
+
+class Inputs(NamedTuple):
+    """Inputs of both operators, in the order of their schemas."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    shift: Tensor | None  # B H T
+    segments: Tensor | None  # N 6; None: each row is one segment with this offset
+    offset: int
+    kind: int
+    scale: float
+    eps: float
+
+
+_INPUTS = schema(Inputs)
+
+
+def run(call: Call) -> tuple[Tensor, None]:
+    kind = KINDS[call.mechanism.rule]
+    q, k, v, scalars = dense.prepare(call)
+    shift = None
+    if kind.shift is not None:
+        shift = kind.shift(call, scalars).expand(*q.shape[:3], 1)[..., 0].contiguous()
+    segments, offset = operators.segments_and_offset(call)
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+    inputs = Inputs(q, k, v, shift, segments, offset, kind.code, call.scale, kind.eps)
+    needs_grad = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, shift))
+    as_operator = needs_grad or torch.compiler.is_compiling()
+    out: Tensor = _sums(*inputs)[0] if as_operator else _forward(inputs)[0]
+    if kind.divisor is not None:
+        out = out / kind.divisor(call, scalars)
+    return dense.finish(call.mechanism, out, scalars).to(call.v.dtype), None
+
+
+def _problem(x: Inputs) -> SumsProblem:
+    return SumsProblem(
+        *(*x.q.shape[:3], x.k.shape[2], x.q.shape[3], x.v.shape[3]),
+        *(x.kind, x.scale, x.eps),
+        *(View.of(x.q), View.of(x.k), View.of(x.v)),
+        *((None, -1) if x.segments is None else (x.segments.data_ptr(), len(x.segments))),
+        x.offset,
+        library.pointer(x.shift),
+    )
+
+
+def _forward(x: Inputs) -> tuple[Tensor, Tensor]:
+    """The output and the logarithm of each denominator. Queries outside every segment get zeros."""
+    empty = torch.empty if x.segments is None else torch.zeros
+    out, log = empty(*x.q.shape[:3], x.v.shape[3]), empty(x.q.shape[:3])
+    problem = _problem(x)
+    library.check_status(
+        library.load().keysift_sums_forward(ctypes.byref(problem), ctypes.byref(View.of(out)), library.pointer(log))
+    )
+    return out, log
+
+
+@torch.library.custom_op("keysift::sums", mutates_args=(), schema=f"({_INPUTS}) -> (Tensor, Tensor)")
+def _sums(*inputs: Any) -> tuple[Tensor, Tensor]:
+    return _forward(Inputs(*inputs))
+
+
+@_sums.register_fake
+def _(*inputs: Any) -> tuple[Tensor, Tensor]:
+    x = Inputs(*inputs)
+    return x.q.new_empty(*x.q.shape[:3], x.v.shape[3]), x.q.new_empty(x.q.shape[:3])
+
+
+@torch.library.custom_op(
+    "keysift::sums_backward",
+    mutates_args=(),
+    schema=f"(Tensor dout, Tensor out, Tensor log, {_INPUTS}) -> (Tensor, Tensor, Tensor, Tensor)",
+)
+def _sums_backward(dout: Tensor, out: Tensor, log: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+    """Gradients of q, k, v and the shift."""
+    x = Inputs(*inputs)
+    dout = dout if dout.stride(-1) == 1 else dout.contiguous()
+    dq, dk, dv, dshift = (torch.zeros(shape) for shape in (x.q.shape, x.k.shape, x.v.shape, x.q.shape[:3]))
+    gradients = SumsGradients(View.of(dq), View.of(dk), View.of(dv), library.pointer(dshift))
+    problem = _problem(x)
+    library.check_status(
+        library.load().keysift_sums_backward(
+            ctypes.byref(problem),
+            ctypes.byref(View.of(out)),
+            library.pointer(log),
+            ctypes.byref(View.of(dout)),
+            ctypes.byref(gradients),
+        )
+    )
+    return dq, dk, dv, dshift
+
+
+@_sums_backward.register_fake
+def _(dout: Tensor, out: Tensor, log: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+    x = Inputs(*inputs)
+    return (*(t.new_empty(t.shape) for t in (x.q, x.k, x.v)), x.q.new_empty(x.q.shape[:3]))
+
+
+def _save(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[object, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, offset, kind, scale, eps = inputs
+    ctx.save_for_backward(*output, *tensors)  # type: ignore[arg-type]
+    ctx.constants = (offset, kind, scale, eps)  # type: ignore[attr-defined]
+
+
+def _differentiate(ctx: torch.autograd.function.FunctionCtx, dout: Tensor, *unused: Tensor) -> tuple[Any, ...]:
+    out, log, *tensors = ctx.saved_tensors  # type: ignore[attr-defined]
+    x = Inputs(*tensors, *ctx.constants)  # type: ignore[attr-defined]
+    dq, dk, dv, dshift = _sums_backward(dout, out, log, *x)
+    return (dq, dk, dv, None if x.shift is None else dshift, *[None] * 5)
+
+
+_sums.register_autograd(_differentiate, setup_context=_save)
+_sums_backward.register_autograd(no_double_backward)
+
+BACKEND = Backend(
+    name="sums_cpu",
+    about="compiled kernel for additive mechanisms: sums over blocks of keys; memory grows with queries only",
+    run=run,
+    unavailable=library.unavailable,
+    declines=declines,
+)

@@ -1,0 +1,1 @@
+"""Backends in plain torch: dense (the definition), blockwise, rows and sdpa."""

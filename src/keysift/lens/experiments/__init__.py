@@ -1,0 +1,1 @@
+"""Runs of the model with changed attention or changed input, and the effect on weights, outputs and loss."""

@@ -1,0 +1,160 @@
+"""Architecture of a model: every setting except the vocabulary and the training length.
+
+This module does not import torch, because the command line generates its flags from these fields.
+`registry.configure` adds the vocabulary and the training length and returns the full config of a model.
+"""
+
+import math
+from dataclasses import fields
+from typing import Any, Literal, Self
+
+from keysift.core.config import config
+from keysift.core.errors import ConfigError
+from keysift.nn.rope_scaling import NONE, parse_scaling
+
+PAPER_ACCEPTANCE_START = (0.5,)
+
+
+def _at_least_one(value: Any, *names: str) -> None:
+    for name in names:
+        if getattr(value, name) < 1:
+            raise ConfigError(f"{type(value).__name__}.{name} must be at least 1, got {getattr(value, name)}")
+
+
+@config
+class MultiscreenArch:
+    """Sizes and ablations of a Multiscreen model. The defaults are the paper's."""
+
+    depth: int
+    """Number of layers."""
+    tiles: int
+    """Number of tiles per layer."""
+    width: int
+    """Channels of the residual stream."""
+    key_width: int = 16
+    """Channels of a tile's queries and keys."""
+    value_width: int = 64
+    """Channels of a tile's values."""
+    position: Literal["mipe", "rope", "none"] = "mipe"
+    """Rotary embedding of queries and keys."""
+    norm: Literal["tanh", "none"] = "tanh"
+    """Norm of a tile's output."""
+    gate: bool = True
+    """Multiply a tile's output by tanh(SiLU(x W_G))."""
+    acceptance: Literal["learned"] | float = "learned"
+    """Acceptance r of every tile: learned, or a number in (0, 1]."""
+    acceptance_start: tuple[float, ...] = PAPER_ACCEPTANCE_START
+    """Initial value of a learned r: one number for all tiles, or two for the first and the last tile, with the others
+    spaced between them. The paper starts at 0.5. At a start near 1 (not in the paper) nearly every key is accepted."""
+
+    def __post_init__(self) -> None:
+        _at_least_one(self, "depth", "tiles", "width", "key_width", "value_width")
+        if self.position == "mipe" and self.key_width < 2:
+            raise ConfigError(f"key_width must be at least 2 for MiPE, got {self.key_width}; or set position to none")
+        if self.acceptance != "learned" and not 0 < self.acceptance <= 1:
+            raise ConfigError(f"a fixed acceptance must be a number in (0, 1], got {self.acceptance}")
+        if len(self.acceptance_start) not in (1, 2) or not all(0 < r < 1 for r in self.acceptance_start):
+            raise ConfigError(f"acceptance_start must be one or two numbers in (0, 1), got {self.acceptance_start}")
+        if self.acceptance != "learned" and self.acceptance_start != PAPER_ACCEPTANCE_START:
+            raise ConfigError("a fixed acceptance has no start; leave acceptance_start out")
+
+    @classmethod
+    def psi(cls, psi: int, **rest: Any) -> Self:
+        """The paper's model family with a single size parameter: psi layers, psi tiles per layer, width psi^2."""
+        return cls(depth=psi, tiles=psi, width=psi**2, **rest)
+
+
+@config
+class TransformerArch:
+    """Sizes of a Transformer, and its attention mechanism."""
+
+    depth: int
+    """Number of layers."""
+    heads: int
+    """Heads of a softmax layer. Mechanisms with two key maps per head have half as many (nn/attention.py)."""
+    width: int
+    """Channels of the residual stream."""
+    key_heads: int | None = None
+    """Number of key and value heads, each shared by a group of query heads. Default: as many as heads."""
+    mechanism: str | tuple[str, ...] = "softmax"
+    """A registered mechanism, name+wrapper, or a list with one for each layer."""
+    position: Literal["rope", "none"] = "rope"
+    """Rotary embedding of queries and keys."""
+    rope_theta: float = 10_000.0
+    """Base of RoPE's frequencies."""
+    rope_rates: str = NONE
+    """Scaling of RoPE's frequencies: none, linear:factor=4, llama3:..., yarn:... (nn/rope_scaling.py)."""
+    qk_norm: bool = False
+    """RMSNorm with gain on queries and keys."""
+    head_width: int | None = None
+    """Channels of a head. Default: width / heads."""
+    hidden_width: int | None = None
+    """Hidden channels of SwiGLU. Default: floor(8 width / 3)."""
+    norm_eps: float = 1e-5
+    """Epsilon of RMSNorm."""
+    final_gain: bool = False
+    """Learn a gain in the last RMSNorm too."""
+    tied_embeddings: bool = True
+    """Compute logits with the embedding table; --no-tied-embeddings adds an output matrix."""
+    attention_bias: Literal["none", "qkv", "qkvo"] = "none"
+    """Attention projections with a bias."""
+    initial_std: Literal["version3", "version1"] = "version3"
+    """Standard deviation of initial weights, as in version 3 or version 1 of the paper, for width D and depth L.
+    version3: sqrt(2/(5D)), and 2/(L sqrt D) for matrices that write to the residual stream. version1: 0.02, and
+    0.02/sqrt(2L) for those matrices."""
+
+    def __post_init__(self) -> None:
+        _at_least_one(self, "depth", "heads", "width")
+        for name in ("head_width", "hidden_width"):
+            if getattr(self, name) is not None:
+                _at_least_one(self, name)
+        if self.head_width is None and self.width % self.heads:
+            raise ConfigError(
+                f"width must be a multiple of heads, got {self.width} and {self.heads}; or give head_width"
+            )
+        if not 0 < self.norm_eps < 1:
+            raise ConfigError(f"norm_eps must lie in (0, 1), got {self.norm_eps:g}")
+        if not 1 < self.rope_theta < math.inf:
+            raise ConfigError(f"rope_theta must be above 1 and finite, got {self.rope_theta:g}")
+        parse_scaling(self.rope_rates)
+        if self.key_heads is not None and (self.key_heads < 1 or self.heads % self.key_heads):
+            raise ConfigError(f"key_heads must divide heads, got {self.key_heads} and {self.heads}")
+        if not isinstance(self.mechanism, str) and len(self.mechanism) != self.depth:
+            raise ConfigError(
+                f"mechanism lists {len(self.mechanism)} names and depth is {self.depth}; "
+                f"give one name, or one per layer"
+            )
+
+    @property
+    def mechanisms(self) -> tuple[str, ...]:
+        """Name of the mechanism of each layer."""
+        return (self.mechanism,) * self.depth if isinstance(self.mechanism, str) else self.mechanism
+
+    @property
+    def resolved_head_width(self) -> int:
+        """Channels of a head."""
+        return self.head_width or self.width // self.heads
+
+    @property
+    def resolved_hidden_width(self) -> int:
+        """Hidden channels of SwiGLU."""
+        return self.hidden_width or 8 * self.width // 3
+
+
+Arch = MultiscreenArch | TransformerArch
+ArchName = Literal["multiscreen", "transformer"]
+# The architectures that training uses by default.
+DEFAULT_ARCHS: dict[str, Arch] = {
+    "multiscreen": MultiscreenArch.psi(8),
+    "transformer": TransformerArch(depth=4, heads=4, width=128),
+}
+
+
+def arch_name(arch: Arch) -> str:
+    """Name of the architecture: multiscreen or transformer."""
+    return next(name for name, default in DEFAULT_ARCHS.items() if isinstance(arch, type(default)))
+
+
+def field_names(arch: Arch) -> tuple[str, ...]:
+    """Names of the fields of an architecture."""
+    return tuple(field.name for field in fields(arch))

@@ -1,0 +1,194 @@
+"""Base class of the language models: logits for tokens, with or without a decode cache.
+
+Letters: B batch, T tokens, D model width, N vocabulary.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypedDict, Unpack, cast
+
+import torch
+from torch import Tensor, nn
+
+from keysift.core import shapes
+from keysift.core.errors import RangeError, ShapeError, UnsupportedError
+from keysift.kernels.positions import Positions
+from keysift.mechanisms.spec import Promise
+from keysift.nn.cache import AttentionContext, Cache
+from keysift.nn.inference import Inference
+from keysift.nn.layer_cache import LayerCache
+from keysift.nn.rotary import RotaryEmbedding
+from keysift.nn.scalars import MechanismScalars
+
+Run = Callable[[nn.Module, Tensor, AttentionContext, LayerCache | None], Tensor]
+
+
+class Options(TypedDict, total=False):
+    """Keyword arguments of `LanguageModel.forward`; see `LanguageModel.hidden`."""
+
+    positions: Positions | None
+    keep: Tensor | None
+    cache: Cache | None
+    inference: Inference | None
+
+
+class LanguageModel(nn.Module, ABC):
+    """A model with an embedding, layers and an output head. Subclasses implement `final_hidden`."""
+
+    config: Any
+    embedding: nn.Module
+    layers: nn.ModuleList
+    lm_head: nn.Module
+
+    def embed_rows(self, rows_BTD: Tensor) -> Tensor:
+        """The first residual stream B T D, from rows of the embedding."""
+        return rows_BTD
+
+    @abstractmethod
+    def final_hidden(self, x_BTD: Tensor) -> Tensor:
+        """Input B T D of the output head, from the last residual stream."""
+
+    def readout(self, x_BTD: Tensor) -> Tensor:
+        """Logits B T N of the last residual stream."""
+        logits_BTN: Tensor = self.lm_head(self.final_hidden(x_BTD))
+        return logits_BTN
+
+    def forward(self, tokens: Tensor, **options: Unpack[Options]) -> Tensor:
+        """Logits B T N for int64 tokens B T. Takes the options of `hidden`."""
+        return self.readout(self.hidden(tokens, **options))
+
+    def hidden(
+        self,
+        tokens: Tensor,
+        *,
+        positions: Positions | None = None,
+        keep: Tensor | None = None,
+        cache: Cache | None = None,
+        inference: Inference | None = None,
+    ) -> Tensor:
+        """The last residual stream B T D, for callers that need logits at some positions only.
+
+        positions   positions of the tokens, if not 0, 1, 2, ...: packed documents, padding, another start
+        keep        boolean B T, False for padding, which is masked, not cached and has no position
+        cache       past tokens, from `model.cache(batch)`; the call appends its tokens
+        inference   options such as window expansion; a cache brings its own
+        """
+        self.check_tokens(tokens, keep)
+        context = self.attention_context(tokens, positions=positions, keep=keep, cache=cache, inference=inference)
+        return self.run_layers(self.embed_rows(self.embedding(tokens)), context, cache)
+
+    def attention_context(
+        self,
+        tokens: Tensor,
+        *,
+        positions: Positions | None = None,
+        keep: Tensor | None = None,
+        cache: Cache | None = None,
+        inference: Inference | None = None,
+    ) -> AttentionContext:
+        """Context of a call, from the options of `hidden`. Only the shape of the tokens is used."""
+        if positions is not None and (keep is not None or cache is not None):
+            raise UnsupportedError(
+                "positions already include the padding mask, and a cache has positions of its own; "
+                "leave out keep and cache, or positions"
+            )
+        if cache is None:
+            resolved = self._resolve(inference or Inference())
+            return AttentionContext(_token_positions(tokens, positions, keep), resolved)
+        if inference not in (None, cache.inference):
+            raise UnsupportedError(
+                "a cache has its own inference options; leave inference out, or pass it to model.cache(...)"
+            )
+        return cache.next_context(tokens, keep)
+
+    def run_layers(
+        self, x_BTD: Tensor, context: AttentionContext, cache: Cache | None = None, run: Run | None = None
+    ) -> Tensor:
+        """Run embedded tokens through the layers and append them to the cache.
+
+        `run(layer, x, context, layer_cache)` replaces the plain call of a layer, e.g. to collect hidden states.
+        """
+        layer_caches = [None] * len(self.layers) if cache is None else cache.layers
+        for layer, layer_cache in zip(self.layers, layer_caches, strict=True):
+            x_BTD = layer(x_BTD, context, layer_cache) if run is None else run(layer, x_BTD, context, layer_cache)
+        if cache is not None:
+            cache.advance(context)
+        return x_BTD
+
+    def cache(self, batch: int, *, start: int = 0, spare: int = 0, inference: Inference | None = None) -> Cache:
+        """An empty cache for `batch` rows. `spare` extra entries per finite window allow `crop` to go back that far."""
+        if batch < 1 or spare < 0:
+            raise RangeError(f"a cache has at least 1 row and at least 0 spare entries, got {batch} and {spare}")
+        resolved = self._resolve(inference or Inference())
+        layer_caches = []
+        for scalars in self.layer_scalars():
+            if Promise.CAUSAL not in scalars.mechanism.holds:
+                raise UnsupportedError(
+                    f"{scalars.mechanism.name} does not promise that {Promise.CAUSAL.value}, "
+                    f"so it cannot use a cache; run the whole text with cache=None"
+                )
+            layer_caches.append(LayerCache(scalars.windows(resolved), batch, spare))
+        return Cache(layer_caches, batch, start=start, inference=resolved)
+
+    def scalars(self) -> list[dict[str, Tensor]]:
+        """Values of the scalars of each layer's mechanism.
+
+        In a Multiscreen, `model.scalars()[3]["window"]` and `["acceptance"]` hold a number for each tile. Scalars that
+        depend on the tokens are left out.
+        """
+        return [scalars.linked(Inference()) for scalars in self.layer_scalars()]
+
+    def layer_scalars(self) -> list[MechanismScalars]:
+        """The `MechanismScalars` module of each layer."""
+        return [cast(MechanismScalars, layer.scalars) for layer in self.layers]
+
+    def _resolve(self, inference: Inference) -> Inference:
+        """Options with the training length filled in. Raises UnsupportedError for options this model does not have."""
+        if inference.expand_windows is not False and not any(s.has_learned_window for s in self.layer_scalars()):
+            raise UnsupportedError("no layer of this model has a window; leave expand_windows out")
+        if inference.expand_windows is True:
+            trained = getattr(self.config, "context", None)
+            if trained is None:
+                raise UnsupportedError(
+                    "this model does not state its training length; set expand_windows to that number"
+                )
+            inference = replace(inference, expand_windows=trained)
+        if inference.rope_factor != 1.0 and not any(isinstance(module, RotaryEmbedding) for module in self.modules()):
+            raise UnsupportedError("this model has no RoPE to scale; leave rope_factor at 1.0")
+        return inference
+
+    def check_tokens(self, tokens: Tensor, keep: Tensor | None) -> None:
+        """Raise ShapeError or RangeError unless tokens and padding mask are valid inputs of this model."""
+        shapes.rank("tokens", tokens, "BT")
+        shapes.not_empty("tokens", "position", tokens.shape[1])
+        if tokens.dtype != torch.int64:
+            raise ShapeError(f"tokens must be int64, got {tokens.dtype}; use tokens.long()")
+        if keep is not None and (keep.dtype != torch.bool or keep.shape != tokens.shape):
+            raise ShapeError(
+                f"keep must be boolean and shaped like tokens ({shapes.show(tokens)}), "
+                f"got {keep.dtype} {shapes.show(keep)}"
+            )
+        if torch.compiler.is_compiling() or not tokens.numel():
+            return
+        low, high = (int(bound) for bound in tokens.aminmax())
+        if low < 0 or high >= self.config.vocab_size:
+            raise RangeError(
+                f"tokens must lie in 0..{self.config.vocab_size - 1}, got {low if low < 0 else high}; "
+                f"is this the tokenizer the model was trained with?"
+            )
+
+
+def _token_positions(tokens: Tensor, positions: Positions | None, keep: Tensor | None) -> Positions:
+    if keep is not None:
+        return Positions.masked(keep)
+    batch, length = tokens.shape
+    if positions is None:
+        return Positions.counted(length)
+    positions.check({"B": batch, "H": 1, "T": length, "S": length})
+    return positions
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Number of parameters of a model."""
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,233 @@
+"""Decode cache of one layer: a ring buffer for each key head, as long as the head's window, all in one tensor.
+
+A head with window w needs ceil(w) entries, whatever the length of the text. A head with an infinite window has a buffer
+that doubles when it is full. Entry i of a head (its i-th token) is stored in slot i mod capacity, so heads with short
+windows never pay for the longest window. Entries are read in text order. A short ring returns newer entries for
+positions it has overwritten; its window gives them weight zero. Dropped writes go to one spare slot at the end.
+
+Letters: B batch, G key heads, T new tokens, S keys in view, X channels.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from keysift.kernels.masked_values import all_finite
+from keysift.kernels.ring_buffers import RingBuffers
+
+_FIRST_ALLOCATION = 64
+
+
+@dataclass(frozen=True, eq=False)
+class CacheUpdate:
+    """Row lengths before and after a call, and the padding mask of its tokens."""
+
+    before: list[int]
+    after: list[int]
+    keep_BT: Tensor | None  # False for padding; None if there is none
+    start: int  # position of the first token of a row
+
+    @property
+    def even(self) -> bool:
+        """Whether all rows have the same length, before and after."""
+        return self.keep_BT is None and len(set(self.before)) <= 1
+
+
+@dataclass(frozen=True, eq=False)
+class CachedEntries:
+    """Entries B G S X in text order: row b has count[b] of them, beginning with its token number first[b]."""
+
+    entries: dict[str, Tensor]
+    first: list[int]
+    count: list[int]
+
+
+class LayerCache:
+    """Cached keys and values of one layer. `spare` extra entries per ring allow `crop` to go back that far."""
+
+    def __init__(self, windows: list[float], batch: int, spare: int) -> None:
+        self.needed = [math.inf if math.isinf(window) else math.ceil(window) for window in windows]
+        self.limits = [needed + spare for needed in self.needed]
+        self.batch = batch
+        self.entries: dict[str, Tensor] = {}
+        self.allocated = 0
+        self.finite = True  # whether all entries so far are known to be finite
+        self._lay_out(torch.device("cpu"))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all stored entries."""
+        return sum(tensor.nbytes for tensor in self.entries.values())
+
+    def has_dtype(self, dtype: torch.dtype) -> bool:
+        """Whether entries are stored in this dtype. The first entries determine it; an empty cache takes any."""
+        return all(tensor.dtype == dtype for tensor in self.entries.values())
+
+    def entries_per_row(self, tokens: int) -> int:
+        """Number of entries stored for a row of `tokens` tokens."""
+        return sum(int(min(limit, tokens)) for limit in self.limits)
+
+    def check_finite(self, new: Mapping[str, Tensor]) -> bool:
+        """Whether all entries, these new ones included, are known to be finite. Each entry is read once."""
+        self.finite = self.finite and all_finite(*new.values())
+        return self.finite
+
+    def extend(self, new: Mapping[str, Tensor], update: CacheUpdate) -> CachedEntries:
+        """Append new entries (B G T X each); returns all entries that their queries may attend to."""
+        some = next(iter(new.values()))
+        if some.shape[2] == 1:
+            self._step(new, update)
+            return self._in_order(update.after)
+        self._grow(max(update.after, default=0), new)
+        # Read before writing: the write may overwrite entries inside the windows of the first new tokens.
+        old = self._in_order(update.before)
+        joined = self._joined(old, new, update)
+        self._put(new, update)
+        return joined
+
+    def step(self, new: Mapping[str, Tensor], update: CacheUpdate) -> tuple[RingBuffers, list[int]]:
+        """Append one key and value per head and row; returns the rings and each row's count of visible entries."""
+        self._step(new, update)
+        keys, first, count = self._in_view(update.after)
+        return RingBuffers(self.entries["k"], self.entries["v"], self.ring_G2, first, keys), count
+
+    def _step(self, new: Mapping[str, Tensor], update: CacheUpdate) -> None:
+        # A single token overwrites only the entry that has just left its window.
+        self._grow(max(update.after, default=0), new)
+        self._put(new, update)
+
+    def _in_view(self, lengths: list[int]) -> tuple[int, list[int], list[int]]:
+        """Visible entries of the longest row, and for each row the index of the first visible entry and their count."""
+        # At least one column, which is masked while every row is empty: kernels need a key.
+        width = min(self.widest, max([1, *lengths]))
+        return width, [max(0, length - width) for length in lengths], [min(length, width) for length in lengths]
+
+    def first_in_view(self, update: CacheUpdate, tokens: int) -> list[int]:
+        """Number of the first token of each row that a call of `tokens` tokens could attend to."""
+        return self._in_view(update.after if tokens == 1 else update.before)[1]
+
+    def _joined(self, old: CachedEntries, new: Mapping[str, Tensor], update: CacheUpdate) -> CachedEntries:
+        """Old entries followed by the new ones, without padding between them."""
+        real = [after - before for after, before in zip(update.after, update.before, strict=True)]
+        count = [a + b for a, b in zip(old.count, real, strict=True)]
+        empty = not any(old.count)
+        entries = {name: x if empty else torch.cat((old.entries[name], x), dim=2) for name, x in new.items()}
+        if update.even:
+            return CachedEntries(entries, old.first, count)
+        some = next(iter(new.values()))
+        tokens, device = some.shape[2], some.device
+        width = 0 if empty else next(iter(old.entries.values())).shape[2]
+        number_BS = torch.arange(max([1, *count]), device=device).expand(self.batch, -1)
+        held_B1 = torch.tensor(old.count, device=device)[:, None]
+        if update.keep_BT is None:
+            column_BT = torch.arange(tokens, device=device).expand(self.batch, -1)
+        else:
+            column_BT = (~update.keep_BT).long().argsort(dim=1, stable=True)  # tokens first, padding last
+        fresh_BS = width + column_BT.gather(1, (number_BS - held_B1).clamp(0, tokens - 1))
+        from_BS = torch.where(number_BS < held_B1, number_BS, fresh_BS)[:, None, :, None]
+        return CachedEntries({name: x.take_along_dim(from_BS, dim=2) for name, x in entries.items()}, old.first, count)
+
+    def _in_order(self, lengths: list[int]) -> CachedEntries:
+        """Visible entries of each row in text order, padded to the longest row."""
+        width, first, count = self._in_view(lengths)
+        if self.narrowest == self.widest and not any(first):
+            heads = len(self.limits)
+            return CachedEntries(
+                {
+                    name: tensor[:, : self.slots].view(self.batch, heads, self.widest, -1)[:, :, :width]
+                    for name, tensor in self.entries.items()
+                },
+                first,
+                count,
+            )
+        device, heads = self.offset_G.device, len(self.limits)
+        if len(set(first)) == 1:
+            number_S = torch.arange(first[0], first[0] + width, device=device)
+            slot_X = (self.offset_G[:, None] + number_S % self.capacity_G[:, None]).flatten()
+            # Whole rows at a time: several times quicker than indexing with a matrix.
+            taken = {name: tensor.index_select(1, slot_X) for name, tensor in self.entries.items()}
+        else:
+            first_B = torch.tensor(first, device=device)[:, None, None]
+            slot_BGS = (first_B + torch.arange(width, device=device)) % self.capacity_G[:, None]
+            row_B = torch.arange(self.batch, device=device)[:, None, None] * (self.slots + 1)
+            slot_X = (row_B + self.offset_G[:, None] + slot_BGS).flatten()
+            taken = {name: tensor.flatten(0, 1).index_select(0, slot_X) for name, tensor in self.entries.items()}
+        entries = {name: x.view(self.batch, heads, width, x.shape[-1]) for name, x in taken.items()}
+        return CachedEntries(entries, first, count)
+
+    def _put(self, new: Mapping[str, Tensor], update: CacheUpdate) -> None:
+        device, tokens = self.offset_G.device, next(iter(new.values())).shape[2]
+        if update.even:
+            end = update.after[0] if update.after else 0
+            # Each head stores as many of the last new tokens as its ring holds; all heads are written at once.
+            lasting = min(tokens, self.widest)
+            index_T = torch.arange(end - lasting, end, device=device)
+            slot_GT = self.offset_G[:, None] + index_T % self.capacity_G[:, None]
+            if lasting > self.narrowest:
+                slot_GT = torch.where(index_T >= end - self.capacity_G[:, None], slot_GT, self.slots)
+            for name, tensor in new.items():
+                entries = self.entries[name]
+                flat = tensor.detach()[:, :, tokens - lasting :].flatten(1, 2).to(entries.dtype)
+                entries.index_copy_(1, slot_GT.flatten(), flat)
+            return
+        before_B, after_B = (torch.tensor(x, device=device) for x in (update.before, update.after))
+        if update.keep_BT is None:
+            index_BT = before_B[:, None] + torch.arange(tokens, device=device)
+            real = torch.ones_like(index_BT, dtype=torch.bool)
+        else:
+            real = update.keep_BT
+            index_BT = before_B[:, None] + real.cumsum(1) - 1
+        lasting_BGT = real[:, None] & (index_BT[:, None] >= after_B[:, None, None] - self.capacity_G[:, None])
+        slot_BGT = self.offset_G[:, None] + index_BT[:, None] % self.capacity_G[:, None]
+        slot_BX = torch.where(lasting_BGT, slot_BGT, self.slots).flatten(1)
+        for name, tensor in new.items():
+            flat = tensor.detach().flatten(1, 2).to(self.entries[name].dtype)
+            self.entries[name].scatter_(1, slot_BX[..., None].expand_as(flat), flat)
+
+    def _grow(self, end: int, new: Mapping[str, Tensor]) -> None:
+        """Double the capacity until `end`, at least 1, fits. Rings at their limit keep their size and slots."""
+        some = next(iter(new.values()))
+        end = max(end, 1)
+        if not self.entries:
+            self.entries = {n: t.new_zeros(self.batch, 1, t.shape[3]) for n, t in new.items()}
+            self._lay_out(some.device)
+        if end <= self.allocated or self.at_limit:
+            return
+        old_capacity, old_offset = self.capacity_G, self.offset_G
+        self.allocated = max(_FIRST_ALLOCATION, end, 2 * self.allocated)
+        self._lay_out(some.device)
+        # A ring below its limit has not wrapped yet, so every entry keeps its slot within its head.
+        head = torch.arange(len(self.limits), device=some.device).repeat_interleave(old_capacity)
+        within = torch.arange(len(head), device=some.device) - old_offset[head]
+        to_X = self.offset_G[head] + within
+        self.entries = {name: self._moved(tensor, to_X) for name, tensor in self.entries.items()}
+
+    def _moved(self, old: Tensor, to_X: Tensor) -> Tensor:
+        grown = old.new_zeros(self.batch, self.slots + 1, old.shape[2])
+        return grown.index_copy_(1, to_X, old[:, : len(to_X)])
+
+    def _lay_out(self, device: torch.device) -> None:
+        capacity = [int(min(limit, self.allocated)) for limit in self.limits]
+        self.at_limit = all(c == limit for c, limit in zip(capacity, self.limits, strict=True))
+        self.capacity = capacity
+        self.narrowest, self.widest, self.slots = min(capacity), max(capacity), sum(capacity)
+        self.capacity_G = torch.tensor(capacity, device=device)
+        self.offset_G = self.capacity_G.cumsum(0) - self.capacity_G
+        self.ring_G2 = torch.stack((self.offset_G, self.capacity_G), dim=1).cpu()
+
+    def can_crop_to(self, length: int, longest: int) -> bool:
+        """Whether a row cropped to `length`, after it had been `longest` long, still has all keys of its next query."""
+        if not self.entries:
+            return True
+        return all(
+            max(0, length - needed + 1) >= min(length, longest - capacity)
+            for needed, capacity in zip(self.needed, self.capacity, strict=True)
+        )
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows, in this order."""
+        self.batch = len(rows)
+        self.entries = {name: tensor.index_select(0, rows.to(tensor.device)) for name, tensor in self.entries.items()}

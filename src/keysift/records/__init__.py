@@ -1,0 +1,1 @@
+"""Records that are written to disk or read by pages: one schema each, without torch."""

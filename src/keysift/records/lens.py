@@ -1,0 +1,144 @@
+"""What an inspection found, as plain data: JSON with a format name and a version, read and written without torch.
+
+    {"format": "keysift-lens", "version": 1, "model": {...}, "texts": [...], "lengths": [[1, 1], [2, 3], ...],
+     "heads": [...], "tests": {...}, "swaps": [...], "findings": ["..."], "made": {...}}
+
+docs/lens.md lists every field. A number that has no meaning for a head is null.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from keysift.core import safe_json
+from keysift.core.disk import write_atomic
+from keysift.core.errors import DataError
+
+FORMAT, VERSION = "keysift-lens", 1
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelInfo:
+    """The model."""
+
+    name: str
+    kind: str  # "keysift" or "huggingface"
+    family: str  # multiscreen, transformer, llama, gpt2, ...
+    mechanisms: tuple[str, ...]  # one a layer
+    heads: tuple[int, ...]  # one number a layer
+    context: int | None  # the longest text it takes
+    parameters: int
+    vocabulary: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    name: str
+    tokens: int
+    loss: float  # nats per token
+    bits_per_byte: float | None = None  # of the text that was read; None if not every token is scored
+    beginning: str = ""  # first characters of the text that was read
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """One head's diagnostics: means over every row, and over the rows of each context bucket."""
+
+    layer: int
+    head: int
+    kinds: tuple[str, ...]
+    values: Mapping[str, float | None]
+    by_length: Mapping[str, tuple[float | None, ...]]
+
+    @property
+    def address(self) -> str:
+        return f"layers.{self.layer}.heads.{self.head}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    model: ModelInfo
+    texts: tuple[Text, ...]
+    lengths: tuple[tuple[int, int], ...]  # the context buckets: visible keys from .. to
+    heads: tuple[Head, ...]
+    tests: Mapping[str, Any] = field(default_factory=dict)
+    swaps: tuple[Mapping[str, Any], ...] = ()
+    findings: tuple[str, ...] = ()
+    made: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": FORMAT, "version": VERSION, **plain(asdict(self))}
+
+    def save(self, path: Path | str) -> None:
+        write_atomic(Path(path), json.dumps(self.to_json(), separators=(",", ":"), allow_nan=False) + "\n")
+
+    def with_findings(self, findings: tuple[str, ...], **made: Any) -> "Record":
+        """The same record with what it says in sentences, and more about how it was made."""
+        return replace(self, findings=findings, made={**self.made, **made})
+
+    def head(self, layer: int, head: int) -> Head:
+        return next(found for found in self.heads if (found.layer, found.head) == (layer, head))
+
+
+def plain(value: Any) -> Any:
+    """JSON types only: five significant digits, null for what is not a number."""
+    if isinstance(value, float):
+        return float(f"{value:.5g}") if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+def load(path: Path | str) -> Record:
+    return from_json(parsed(path), str(path))
+
+
+def load_all(path: Path | str) -> list[Record]:
+    """Of a file with one record, or with the list that `keysift compare --json` prints."""
+    data = parsed(path)
+    return [from_json(one, str(path)) for one in (data if isinstance(data, list) else [data])]
+
+
+def parsed(path: Path | str) -> Any:
+    try:
+        return safe_json.load(Path(path))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} is not a lens record ({error}); write one with keysift inspect --json") from error
+
+
+def from_json(data: Any, name: str = "the record") -> Record:
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise DataError(f'{name} is not a lens record; it must say "format": "{FORMAT}"')
+    if data.get("version") != VERSION:
+        raise DataError(f"{name} has version {data.get('version')!r}, this keysift reads {VERSION}; inspect again")
+    try:
+        return Record(
+            model=_read(ModelInfo, data["model"]),
+            texts=tuple(_read(Text, text) for text in data["texts"]),
+            lengths=tuple((int(low), int(high)) for low, high in data["lengths"]),
+            heads=tuple(_head(head) for head in data["heads"]),
+            tests=data["tests"],
+            swaps=tuple(data["swaps"]),
+            findings=tuple(data["findings"]),
+            made=data["made"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{name} is not a whole lens record ({error!r}); inspect again") from error
+
+
+def _read(cls: type[R], data: Mapping[str, Any]) -> R:
+    known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
+    return cls(
+        **{key: tuple(value) if isinstance(value, list) else value for key, value in data.items() if key in known}
+    )
+
+
+def _head(data: Mapping[str, Any]) -> Head:
+    head = _read(Head, data)
+    return replace(head, by_length={name: tuple(row) for name, row in head.by_length.items()})

@@ -1,0 +1,1 @@
+"""Page of the text demo: the context experiment and a short training run."""

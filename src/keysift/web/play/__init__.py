@@ -1,0 +1,1 @@
+"""Playground page: attention mechanisms computed in the browser and checked against Python."""

@@ -1,0 +1,131 @@
+// Every registered mechanism as a function from scores to weights, written from the formulas in docs/mechanisms.
+// When the page opens, check.js compares them with the weights that Python computed.
+
+/** @type {WeightFunction} */
+function difference(x, row) {
+  const b = softmax(row.second, row.keep);
+  return mapRow(softmax(x, row.keep), (a, j) => a - row.lam * b[j]);
+}
+
+/**
+ * a H(a - lam b): the first map where it exceeds the second, else 0.
+ * @type {WeightFunction}
+ */
+function gated(x, row) {
+  const excess = difference(x, row);
+  return mapRow(softmax(x, row.keep), (a, j) => (excess[j] > 0 ? a : 0));
+}
+
+/**
+ * exp(-m) (exp(x) - 1) with m = max(max x, 0), which cannot overflow.
+ * @type {(x: Float64Array, keep: Mask) => { m: number, values: Float64Array }}
+ */
+function scaledExpm1(x, keep) {
+  const m = Math.max(visibleMax(x, keep), 0);
+  /** @param {number} v */
+  const value = (v) => (v > 0 ? Math.exp(v - m) * -Math.expm1(-v) : Math.exp(-m) * Math.expm1(v));
+  return { m, values: mapVisible(x, keep, value) };
+}
+
+/** @type {(v: number) => number} */
+const relu = (v) => Math.max(v, 0);
+
+/** @type {WeightFunction} */
+function softpick(x, row) {
+  const { m, values } = scaledExpm1(x, row.keep);
+  const whole = sum(mapRow(values, Math.abs)) + 1e-8 * Math.exp(-m);
+  return mapRow(values, (v) => relu(v) / Math.max(whole, 2 ** -1022));
+}
+
+/** @type {(x: Float64Array, keep: Mask, logit: number) => Float64Array} */
+function softmaxWithSink(x, keep, logit) {
+  const m = Math.max(visibleMax(x, keep), logit);
+  return normalise(
+    mapVisible(x, keep, (v) => Math.exp(v - m)),
+    Math.exp(logit - m),
+  );
+}
+
+/** @type {(keep: Mask) => number} */
+const visibleKeys = (keep) => Math.max(countVisible(keep), 1);
+/** @type {(keep: Mask) => number} */
+const logVisibleKeys = (keep) => Math.log(visibleKeys(keep));
+/** @type {(x: Float64Array, keep: Mask, factor: number) => Float64Array} */
+const scaledSoftmax = (x, keep, factor) =>
+  softmax(
+    mapRow(x, (v) => factor * v),
+    keep,
+  );
+
+/** @type {Record<string, WeightFunction>} */
+const WEIGH = {
+  softmax: (x, row) => softmax(x, row.keep),
+  screening: (x, row) => mapVisible(x, row.keep, (v, j) => trim(v, row.acceptance) * fade(row.distance[j], row.effective_window)),
+  differential_v1: difference,
+  differential_v2: difference,
+  rectified_difference: (x, row) => mapRow(difference(x, row), relu),
+  rectified_difference_min: (x, row) => mapRow(difference(x, row), (v) => Math.min(v, 0)),
+  heaviside_literal: (x, row) => {
+    const excess = difference(x, row);
+    return mapRow(softmax(x, row.keep), (a, j) => a - (excess[j] > 0 ? row.lam : 0));
+  },
+  heaviside_constant: (x, row) => mapVisible(softmax(x, row.keep), row.keep, (a) => a - row.lam),
+  heaviside_gate: gated,
+  heaviside_gate_renormalised: (x, row) => normalise(gated(x, row)),
+  softmax_minus_constant: (x, row) => mapVisible(softmax(x, row.keep), row.keep, (a) => row.gain * (a - row.c)),
+  softmax_minus_uniform: (x, row) => {
+    const each = row.lam / visibleKeys(row.keep);
+    return mapVisible(softmax(x, row.keep), row.keep, (a) => a - each);
+  },
+  relu_exp: (x, row) => mapVisible(x, row.keep, (v) => Math.expm1(relu(v))),
+  relu_exp_normalised: (x, row) => normalise(mapRow(scaledExpm1(x, row.keep).values, relu)),
+  softpick,
+  sparsemax: (x, row) => sparsemax(x, row.keep),
+  entmax15: (x, row) => entmax15(x, row.keep),
+  alpha_entmax: (x, row) => alphaEntmax(x, row.keep, row.alpha),
+  softmax1: (x, row) => softmaxWithSink(x, row.keep, 0),
+  softmax_sink: (x, row) => softmaxWithSink(x, row.keep, row.sink),
+  sigmoid: (x, row) => mapVisible(x, row.keep, (v) => sigmoid(v + row.bias)),
+  sigmoid_visible: (x, row) => {
+    const bias = -Math.log(visibleKeys(row.keep));
+    return mapVisible(x, row.keep, (v) => sigmoid(v + bias));
+  },
+  relu: (x, row) => mapVisible(x, row.keep, (v) => relu(v) / row.length),
+  relu_squared: (x, row) => mapVisible(x, row.keep, (v) => relu(v) ** 2 / row.length),
+  relu_visible: (x, row) => {
+    const n = visibleKeys(row.keep);
+    return mapVisible(x, row.keep, (v) => relu(v) / n);
+  },
+  rela: (x, row) => mapVisible(x, row.keep, relu),
+  ssmax: (x, row) => scaledSoftmax(x, row.keep, row.sharpness * logVisibleKeys(row.keep)),
+  selective_temperature: (x, row) => scaledSoftmax(x, row.keep, 1 + row.token + row.growth * logVisibleKeys(row.keep)),
+};
+
+/**
+ * A gate acts on values or outputs, so `name+gate` has the weights of `name`.
+ * @type {(name: string) => WeightFunction | undefined}
+ */
+function weightFunction(name) {
+  return WEIGH[name.split("+")[0]];
+}
+
+/**
+ * Total mass, number of non-zero weights, and entropy in nats of the shares |w| / sum |w|.
+ * @type {(w: Float64Array) => Summary}
+ */
+function rowSummary(w) {
+  let mass = 0,
+    size = 0,
+    accepted = 0,
+    entropy = 0;
+  for (let j = 0; j < w.length; j++) {
+    mass += w[j];
+    size += Math.abs(w[j]);
+    if (w[j] !== 0) accepted++;
+  }
+  for (let j = 0; j < w.length && size > 0; j++) {
+    const p = Math.abs(w[j]) / size;
+    if (p > 0) entropy -= p * Math.log(p);
+  }
+  return { mass, accepted, entropy };
+}
