@@ -14,6 +14,7 @@ from keysift.runs.summary import summary
 from keysift.sweep import evaluate_runs
 from keysift.sweep.evaluate_runs import cheap_evaluations
 from keysift.sweep.report import gather_report, run_directories
+from tests.bench.results import RESULT
 from tests.refusals import refuses
 from tests.runs.handwritten import STEPS, falling, write_run
 from tests.web.report.records import retrieval
@@ -101,6 +102,9 @@ def test_refusals(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
         gather_report([run], title="", command="", records=[tmp_path / "nowhere"])
     with refuses("nowhere.json is not a record of keysift eval"):
         read_record(tmp_path / "nowhere.json")
+    (tmp_path / "screening.json").write_text(json.dumps(to_dict(RESULT)))
+    with refuses("screening.json is keysift bench screening; a report shows keysift bench models"):
+        gather_report([run], title="", command="", benchmarks=[tmp_path / "screening.json"])
     # A run without weights gives one line per measurement, and the page is still written.
     assert _main(["report", str(run), "-o", str(tmp_path / "page.html"), "--measure"]) == 0
     output = capsys.readouterr().err

@@ -1,5 +1,6 @@
 """Run directories: retention, locking, resuming, copies, refused folders, search."""
 
+import os
 import shutil
 import sys
 import types
@@ -100,6 +101,13 @@ def test_a_second_trainer_is_refused(tiny: TrainConfig, tmp_path: Path) -> None:
         other_trainer.unlock()
     run_training(replace(read_manifest(Run(run)).config, steps=14), run, resume=True)
     assert len(losses(run)) == 14
+
+
+def test_a_pipe_in_place_of_the_lock_is_refused(tmp_path: Path) -> None:
+    """Opening a pipe without a reader fails at once; a blocking open would wait forever."""
+    os.mkfifo(tmp_path / layout.LOCK)
+    with refuses("lock.* cannot be opened .*; remove it"):
+        Run(tmp_path).lock()
 
 
 def test_changed_text_is_refused(tiny: TrainConfig, corpus: Path, tmp_path: Path) -> None:
