@@ -38,7 +38,7 @@ KEYSIFT_INLINE float from_f16(uint16_t half) {
 }
 
 KEYSIFT_INLINE uint16_t to_f16(float x) {
-  // The gradient of a zero vector is 1e12 times too large for f16, and the API guarantees finite numbers.
+  // The gradient of a short vector is up to 1e12 times the incoming gradient, and the API guarantees finite numbers.
   x = x > 65504.0f ? 65504.0f : (x < -65504.0f ? -65504.0f : x);
 #if defined(__F16C__)
   return _cvtss_sh(x, 0);

@@ -94,7 +94,7 @@ KEYSIFT_INLINE vf times(vf x, vf high, vf low) {
 #endif
 }
 
-// max(x, 0) that keeps NaN: it must effective_window the caller and not look like a rejected key.
+// max(x, 0) that keeps NaN: NaN must reach the caller and not look like a refused key.
 KEYSIFT_INLINE vf not_below_zero(vf x) { return x < vf{} ? vf{} : x; }
 // max(x, 0) that turns NaN into 0.
 KEYSIFT_INLINE vf positive(vf x) { return x > vf{} ? x : vf{}; }

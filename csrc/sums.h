@@ -3,7 +3,7 @@
  *     x_ij = scale <q_i, k_j> + shift_i
  *     out_i = sum_j numerator(x_ij) v_j / (sum_j denominator(x_ij) + eps)
  *
- * for keys with offset + i - j >= 0 in their segment. The first kinds have no denominator. Everything is fp32.
+ * for keys with offset + i - j >= 0 in their segment. The first four kinds have no denominator. Everything is fp32.
  */
 #ifndef KEYSIFT_SUMS_H
 #define KEYSIFT_SUMS_H

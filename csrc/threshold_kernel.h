@@ -125,14 +125,14 @@ inline void weigh_row(float* x, int64_t n, float max_score, double order_minus_1
   }
   // As two floats: rounding tau once would shift every weight in the same direction, and with them their sum.
   const Factor threshold(tau);
-  const float half = static_cast<float>(order_minus_1);
+  const float factor = static_cast<float>(order_minus_1);
   int64_t j = 0;
   for (; j + kLanes <= n; j += kLanes) {
-    const vf u = positive((load(x + j) - splat(max_score)) * splat(half) - splat(threshold.high) - splat(threshold.low));
+    const vf u = positive((load(x + j) - splat(max_score)) * splat(factor) - splat(threshold.high) - splat(threshold.low));
     store(x + j, Kind == kLinear ? u : u * u);
   }
   for (; j < n; ++j) {
-    const float u = larger((x[j] - max_score) * half - threshold.high - threshold.low, 0.0f);
+    const float u = larger((x[j] - max_score) * factor - threshold.high - threshold.low, 0.0f);
     x[j] = Kind == kLinear ? u : u * u;
   }
 }

@@ -100,9 +100,9 @@ def _with_command(lines: list[str], command: str) -> str:
 
 def _repeats(study: Study, records: dict[str, RunRecord]) -> list[Repeat]:
     """Repeats of recorded runs. Repeats with other settings than the record are left out."""
-    seconds = read_records(study.repeats).values()
-    same = [second for second in seconds if second.name in records and second.asked == records[second.name].asked]
-    return [Repeat(second, list(records.values())) for second in same]
+    repeats = read_records(study.repeats).values()
+    same = [run for run in repeats if run.name in records and run.asked == records[run.name].asked]
+    return [Repeat(run, list(records.values())) for run in same]
 
 
 def _provenance(records: Sequence[RunRecord], planned: int) -> str:

@@ -102,7 +102,7 @@ def test_every_option_changes_the_stream_hash(split: Split) -> None:
         return Batches(split, context=context, batch_size=2, **options).stream_hash  # type: ignore[arg-type]
 
     hashes = [stream(), stream(seed=1), stream(context=8), stream(isolate=True), stream(shuffle=False)]
-    hashes.append(stream(split.corpus.split("val", 0.1)))
+    hashes += [stream(context=64), stream(context=64, whole=True), stream(split.corpus.split("val", 0.1))]
     assert len(set(hashes)) == len(hashes)
     assert Batches(split, context=T, batch_size=4).stream_hash == stream()
 

@@ -42,7 +42,7 @@ def test_a_page_with_and_without_records(name: str, tmp_path: Path) -> None:
     assert f"4 of {study.plan.runs} runs, 4 minutes" in page
     assert "loss +0.05 from the record (2.0500; standard deviation over seeds 0.1): the runs agree" in page
     write_records(study.repeats, [replace(records[0], asked={**records[0].asked, "steps": 10**6})])
-    assert "Repeated run" not in render_study(study)["README.md"], "of another setting"
+    assert "Repeated run" not in render_study(study)["README.md"], "repeats with other settings are not shown"
 
 
 def test_every_study_is_in_the_table() -> None:

@@ -83,7 +83,7 @@ def state(folder: Path) -> dict[str, tuple[int, int]]:
 def find_violations(
     result: Result, before: dict[str, tuple[int, int]], folder: Path, may_write: list[Path]
 ) -> list[str]:
-    """List violations: a hang, an exit code, a traceback, control bytes, a write elsewhere, an executed payload."""
+    """List violations: hang, bad exit code, traceback, control bytes, writes outside `may_write`, executed payload."""
     violations = []
     if result.code == -1:
         violations.append("hung")

@@ -264,7 +264,7 @@ CONCURRENCY_AND_LIMITS = [
     Fault(
         "a mechanism that cannot be pickled",
         "mechanisms/temperature.py",
-        "Softmax(factor=sharpened)",
+        "Softmax(factor=ssmax_factor)",
         "Softmax(factor=lambda count_BHT1, *, sharpness: sharpness * count_BHT1.log())",
         "tests/models/test_copies.py",
         "ssmax",

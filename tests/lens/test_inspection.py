@@ -106,7 +106,7 @@ def test_invalid_records_raise(tmp_path: Path) -> None:
     with refuses("has version 7, this keysift reads 1"):
         records.load(file)
     file.write_text(json.dumps({"format": "keysift-lens", "version": 1}))
-    with refuses("is not a whole lens record"):
+    with refuses("is not a complete lens record"):
         records.load(file)
     with refuses("module 'keysift.lens' has no attribute 'look'", AttributeError):
         _ = lens.look

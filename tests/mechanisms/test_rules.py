@@ -30,7 +30,7 @@ def test_no_shipped_mechanism_is_a_row_map() -> None:
 
 
 def test_masks_are_left_to_the_caller() -> None:
-    """Only the rules and entmax, which solves for a threshold, receive the mask."""
+    """Only the rules, the functions in parts.py and entmax, which solves for a threshold, receive the mask."""
     folder = Path(__file__).parents[2] / "src" / "keysift" / "mechanisms"
     masking_modules = {path.stem for path in folder.glob("*.py") if re.search(r"\bkeep(_BHTS)?\b", path.read_text())}
     assert masking_modules == {"rules", "parts", "entmax"}

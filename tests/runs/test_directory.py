@@ -28,7 +28,7 @@ from tests.refusals import refuses
 from tests.runs.handwritten import falling, write_run
 from tests.train.in_process import distance, losses, run_training
 
-pytestmark = pytest.mark.slow  # every test trains
+pytestmark = pytest.mark.slow  # most tests train
 
 
 def test_retention(tiny: TrainConfig, tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
-"""Kill -9 before the n-th thing a sweep, or a run it started, does to its folder, for every n.
+"""Kill a sweep and its runs with SIGKILL before the n-th change to its folder, for every n.
 
     python -m tests.sweep.crash_points TEXT FOLDER FIRST STRIDE
 
-Runs are forked, not started anew, so that what they do is heard too (see tests/train/crash_points.py); one counter is
-shared by the sweep and its runs. All of them die at once, as when a machine goes down, and the same command is given
-again: every run must be what it is in a sweep nobody disturbed. Prints one JSON line for each n.
+Runs are forked instead of started as new programs, so that their changes are counted too (see
+tests/train/crash_points.py). The sweep and its runs share one counter. All of them are killed at once, as in a power
+failure. Then the same command runs again, and every run must equal that of an uninterrupted sweep. Prints one JSON line
+for each n.
 """
 
 import json
@@ -35,7 +36,7 @@ MORE = ("--save-every", "1", "--keep-last", "1", "--val-sequences", "2", "--samp
 
 
 class Forked:
-    """What `drive` uses of a process, for a run that is a copy of this process."""
+    """The part of subprocess.Popen that `drive` uses, for a run in a forked copy of this process."""
 
     __class_getitem__ = classmethod(GenericAlias)
 
@@ -56,38 +57,38 @@ class Forked:
         return self._code
 
 
-def sweep(text: str, out: Path, see: Callable[[str], None] | None = None) -> None:
-    """As a user gives it, in a process group of its own; `see` hears of every change to `out` beforehand."""
+def sweep(text: str, out: Path, before_change: Callable[[str], None] | None = None) -> None:
+    """Run the sweep command in its own process group. `before_change` is called before every change to `out`."""
     os.setpgid(0, 0)
     drive.subprocess, drive._POLL = SimpleNamespace(Popen=Forked), 0.01  # type: ignore[attr-defined, assignment]
-    if see is not None:
-        watch_changes(out, see)
+    if before_change is not None:
+        watch_changes(out, before_change)
     with Path(os.devnull).open("w") as sys.stdout:
         assert _main(["sweep", "--out", str(out), "--data", text, *FLAGS, *MORE]) == 0
 
 
-def killed_at(n: int, text: str, out: Path) -> tuple[int, str]:
-    """Die before the n-th change, the runs at work with the sweep; how it ended, and what that change was."""
-    count, told = mmap.mmap(-1, 8), out.with_suffix(".last")
+def kill_before_change(n: int, text: str, out: Path) -> tuple[int, str]:
+    """Kill the sweep and its active runs before the n-th change. Returns the exit code and the change."""
+    count, last_change = mmap.mmap(-1, 8), out.with_suffix(".last")
 
-    def see(what: str) -> None:
-        # The sweep only reads while a run is at work: no two count at a time.
+    def before_change(change: str) -> None:
+        # The sweep only reads while a run is active, so two processes never count at the same time.
         count[:] = (int.from_bytes(count) + 1).to_bytes(8)
         if int.from_bytes(count) == n:
-            told.write_text(what)
+            last_change.write_text(change)
             os.killpg(0, signal.SIGKILL)
 
-    code = run_forked(partial(sweep, text, out, see))
-    return code, told.read_text() if code else ""
+    code = run_forked(partial(sweep, text, out, before_change))
+    return code, last_change.read_text() if code else ""
 
 
 def main(text: str, folder: str, first: str, stride: str) -> None:
-    whole, n = Path(folder, "whole"), int(first)
-    assert run_forked(partial(sweep, text, whole)) == 0
-    wanted = {run.name: (losses(run), keysift.load(run).state_dict()) for run in find_runs(whole)}
+    uninterrupted, n = Path(folder, "uninterrupted"), int(first)
+    assert run_forked(partial(sweep, text, uninterrupted)) == 0
+    expected = {run.name: (losses(run), keysift.load(run).state_dict()) for run in find_runs(uninterrupted)}
     while True:
         out = Path(folder, f"killed-{n}")
-        code, what = killed_at(n, text, out)
+        code, change = kill_before_change(n, text, out)
         if code == 0:
             break  # there are fewer changes than n
         assert code == -signal.SIGKILL, code
@@ -98,10 +99,10 @@ def main(text: str, folder: str, first: str, stride: str) -> None:
                 keysift.load(run)
         for name in ("sweep.json", "sweep.html"):
             assert not (out / name).exists() or (out / name).stat().st_size, name
-        ended = run_forked(partial(sweep, text, out))
-        exact = ended == 0 and all(_same(out / name, *result) for name, result in wanted.items())
-        left = sorted(path.name for path in out.iterdir() if not (whole / path.name).exists())
-        sys.stdout.write(json.dumps({"n": n, "before": what, "exact": exact, "left": left}) + "\n")
+        resumed_code = run_forked(partial(sweep, text, out))
+        exact = resumed_code == 0 and all(_same(out / name, *result) for name, result in expected.items())
+        left = sorted(path.name for path in out.iterdir() if not (uninterrupted / path.name).exists())
+        sys.stdout.write(json.dumps({"n": n, "before": change, "exact": exact, "left": left}) + "\n")
         sys.stdout.flush()
         shutil.rmtree(out, ignore_errors=True)
         n += int(stride)

@@ -1,4 +1,4 @@
-"""A sweep that is interrupted, by a signal or by kill -9, and run again: each run is what it would have been."""
+"""Interrupted sweeps: after a signal or kill -9, the same command resumes every run with identical results."""
 
 import json
 import os
@@ -32,7 +32,7 @@ AXES = ("seed=0,1,2",)
 
 
 def start(config: TrainConfig, out: Path, *more: str) -> subprocess.Popen[str]:
-    """Like a user: the base config as flags, in a process group of its own."""
+    """Start the sweep command in its own process group, with the base config as flags."""
     flags = ["--psi", "2", "--data", config.data, "--context", "16", "--batch-tokens", "64", "--micro-tokens", "32"]
     flags += ["--steps", str(config.steps), "--save-every", "5", "--val-sequences", "4", "--sample-tokens", "0"]
     command = [sys.executable, "-m", "keysift", "sweep", "--over", *AXES, "--out", str(out), *flags, *more]
@@ -55,21 +55,21 @@ def wait_for(run: Path, step: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_an_interrupted_sweep_goes_on(base: TrainConfig, tmp_path: Path, number: signal.Signals) -> None:
+def test_an_interrupted_sweep_resumes(base: TrainConfig, tmp_path: Path, number: signal.Signals) -> None:
     out = tmp_path / "sweep"
     process = start(base, out)
     wait_for(out / "seed=1", 7)
     if number is signal.SIGTERM:
-        process.terminate()  # as a scheduler does: the sweep alone, which must pass it on
+        process.terminate()  # like a scheduler: signal only the sweep, which must forward it
     else:
         os.killpg(process.pid, number)
     finish(process, code=-9 if number is signal.SIGKILL else 0)
     assert layout.checkpoint_steps(out / "seed=0" / "checkpoints")[-1] == 60
     saved = layout.checkpoint_steps(out / "seed=1" / "checkpoints")[-1]
     assert 5 <= saved < 60
-    assert not (out / "seed=2").exists(), "nothing is begun after the signal"
+    assert not (out / "seed=2").exists(), "no run starts after the signal"
     if number is not signal.SIGKILL:
-        assert saved == len(losses(out / "seed=1")), "the run at work saved where it was"
+        assert saved == len(losses(out / "seed=1")), "the active run saves its last step"
         assert [outcome["state"] for outcome in json.loads((out / "sweep.json").read_text())] == [
             "finished",
             "stopped",
@@ -77,13 +77,13 @@ def test_an_interrupted_sweep_goes_on(base: TrainConfig, tmp_path: Path, number:
         ]
     done = (out / "seed=0" / layout.METRICS).stat().st_mtime_ns
     finish(start(base, out))
-    assert (out / "seed=0" / layout.METRICS).stat().st_mtime_ns == done, "what was finished is not touched"
-    whole = tmp_path / "whole"
-    assert [outcome.state for outcome in sweep(plan_runs(base, (), AXES), whole, processes=2, show=False)] == [
+    assert (out / "seed=0" / layout.METRICS).stat().st_mtime_ns == done, "finished runs are not changed"
+    uninterrupted = tmp_path / "uninterrupted"
+    assert [outcome.state for outcome in sweep(plan_runs(base, (), AXES), uninterrupted, processes=2, show=False)] == [
         "finished"
     ] * 3
     for seed in range(3):
-        assert losses(out / f"seed={seed}") == losses(whole / f"seed={seed}")
+        assert losses(out / f"seed={seed}") == losses(uninterrupted / f"seed={seed}")
 
 
 @pytest.mark.slow
@@ -103,8 +103,8 @@ def test_kill_nine_before_every_change_to_the_folder(corpus: Path, tmp_path: Pat
         assert sum(place.startswith(".writing-") for place in places) >= 4, "two configs, a record and a page"
 
 
-def test_a_run_that_is_over_leads_to_its_last_model(base: TrainConfig, tmp_path: Path) -> None:
-    """Killed between its last checkpoint and the link to it, a run leads to the model before until it is mended."""
+def test_the_link_of_a_finished_run_is_repaired(base: TrainConfig, tmp_path: Path) -> None:
+    """A run killed between its last checkpoint and the link to it loads an older model until the sweep repairs it."""
     (run,) = (tmp_path / name for name in plan_runs(replace(base, steps=2), (), ("seed=0",)))
     config = replace(base, steps=2, save_every=1)
     train(config, run, show=False)
@@ -112,30 +112,30 @@ def test_a_run_that_is_over_leads_to_its_last_model(base: TrainConfig, tmp_path:
     newest = keysift.load(run).state_dict()
     ended: list[str] = []
 
-    def again() -> str:
+    def run_again() -> str:
         (outcome,) = sweep(
             {"seed=0": config}, tmp_path, processes=1, show=False, on_end=lambda outcome: ended.append(outcome.name)
         )
         return outcome.error
 
-    holder = Run(run)
-    holder.lock()
-    assert again() == "", "somebody else's business"
-    holder.unlock()
+    other_process = Run(run)
+    other_process.lock()
+    assert run_again() == "", "a run that another process trains is left alone"
+    other_process.unlock()
     ended.clear()
     update_last_link(run / layout.CHECKPOINTS, layout.checkpoint_name(1))
     assert not torch.equal(keysift.load(run).state_dict()["embedding.weight"], newest["embedding.weight"])
-    assert again() == ""
+    assert run_again() == ""
     assert torch.equal(keysift.load(run).state_dict()["embedding.weight"], newest["embedding.weight"])
     (run / layout.CHECKPOINTS / layout.checkpoint_name(2) / "model.safetensors").write_bytes(b"damaged")
-    assert "model.safetensors is corrupt" in again()
-    assert ended == ["seed=0"], "a damaged run is no result"
+    assert "model.safetensors is corrupt" in run_again()
+    assert ended == ["seed=0"], "on_end is not called for a damaged run"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [6, soak_only(300)])
 def test_a_reader_in_a_loop_never_fails(base: TrainConfig, tmp_path: Path, steps: int) -> None:
-    """Every step is a checkpoint, and only the newest is kept: what a reader has begun to read is removed under it."""
+    """Only the newest checkpoint is kept, so checkpoints are removed while they are being read."""
     out = tmp_path / "sweep"
     process = start(replace(base, steps=steps), out, "--save-every", "1", "--keep-last", "1")
     loaded = listed = 0
@@ -149,16 +149,16 @@ def test_a_reader_in_a_loop_never_fails(base: TrainConfig, tmp_path: Path, steps
         if (out / "sweep.json").exists():
             json.loads((out / "sweep.json").read_text())
     finish(process)
-    assert loaded > steps, f"it read only {loaded} models, and {listed} summaries"
+    assert loaded > steps, f"only {loaded} models and {listed} summaries were read"
 
 
 @pytest.mark.slow
-def test_more_steps_prolong_a_sweep(base: TrainConfig, tmp_path: Path) -> None:
+def test_more_steps_extend_a_sweep(base: TrainConfig, tmp_path: Path) -> None:
     short = plan_runs(replace(base, steps=5), (), ("seed=0",))
     sweep(short, tmp_path, processes=1, show=False)
     longer = sweep(plan_runs(replace(base, steps=64), (), ("seed=0,1",)), tmp_path, processes=2, show=False)
     assert [(outcome.state, outcome.summary.step) for outcome in longer if outcome.summary] == [("finished", 64)] * 2
-    # A sixteenth of five steps, not of sixty-four: one sweep, one warm-up.
+    # All runs of a sweep share the warm-up of the first: a sixteenth of 5 steps, not of 64.
     assert [read_manifest(Run(tmp_path / f"seed={seed}")).config.warmup for seed in (0, 1)] == [0, 0]
 
 

@@ -62,7 +62,7 @@ def _address(layer: int, value: str) -> str:
 
 
 def _attend(view: LayerView, taps: Mapping[str, Tap]) -> Tensor | None:
-    """Pass the layer's attention through its taps; None, for the model's own output, where nothing is edited."""
+    """Pass the layer's attention through its taps. Returns None if nothing is edited, to keep the model's output."""
     q, k, v, scores, relevance, output = own = [taps[_address(view.layer, value)] for value in VALUES]
     if not any(tap.has_listeners for tap in own):
         return None

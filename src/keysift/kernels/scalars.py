@@ -56,7 +56,7 @@ def align_scalars(
             )
         tensor = torch.as_tensor(value, dtype=dtype, device=device)
         shapes.broadcastable(scalar.name, tensor, scalar.per.value or "()", [sizes[axis] for axis in scalar.per.value])
-        if can_inspect_values():  # elsewhere the links of the layer keep scalars in range
+        if can_inspect_values():  # in compiled code the layer's link functions ensure the range
             scalar.check(mechanism.name, tensor)
         aligned[scalar.name] = _view(tensor.expand([sizes[axis] for axis in scalar.per.value]), scalar.per)
     return aligned

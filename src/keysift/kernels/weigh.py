@@ -37,7 +37,7 @@ def weigh(
     second     scores of the second map, for mechanisms that compare two; by default all equal
     keep       boolean mask of the keys, by default all True
     distance   position of the query minus that of each key, by default 0
-    scalars    the mechanism's scalars, one number each; a missing one takes its value in `default_scalars`
+    scalars    the mechanism's scalars, one number each; missing scalars take their values from `default_scalars`
 
     For mechanisms that read cosines (screening), scores are cosines in [-1, 1]. A visible NaN makes its row NaN.
     """

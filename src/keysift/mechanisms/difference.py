@@ -57,11 +57,11 @@ LAM = Scalar(
 )
 
 
-def above(a_BHTS: Tensor, b_BHTS: Tensor, *, lam: Tensor) -> Tensor:
+def rectify_max(a_BHTS: Tensor, b_BHTS: Tensor, *, lam: Tensor) -> Tensor:
     return (a_BHTS - lam * b_BHTS).clamp_min(0)
 
 
-def below(a_BHTS: Tensor, b_BHTS: Tensor, *, lam: Tensor) -> Tensor:
+def rectify_min(a_BHTS: Tensor, b_BHTS: Tensor, *, lam: Tensor) -> Tensor:
     return (a_BHTS - lam * b_BHTS).clamp_max(0)
 
 
@@ -74,7 +74,7 @@ def rectified_difference(rectify: Literal["max", "min"] = "max") -> Mechanism:
         source=_SOURCE,
         page="difference",
         formula=f"w = {rectify}(0, softmax(x) - lam softmax(y))",
-        rule=TwoSoftmaxes(combine=above if rectify == "max" else below),
+        rule=TwoSoftmaxes(combine=rectify_max if rectify == "max" else rectify_min),
         key_maps=2,
         scalars=(LAM,),
         holds=_CUT if rectify == "max" else _CUT - negative,
@@ -140,7 +140,7 @@ def literal(a_BHTS: Tensor, b_BHTS: Tensor, *, lam: Tensor) -> Tensor:
     return a_BHTS - lam * _step(a_BHTS - lam * b_BHTS, None)
 
 
-def subtracted(count_BHT1: Tensor, *, lam: Tensor) -> Tensor:
+def constant_level(count_BHT1: Tensor, *, lam: Tensor) -> Tensor:
     return lam
 
 
@@ -167,7 +167,7 @@ HEAVISIDE_CONSTANT = Mechanism(
     source=_SOURCE,
     page="difference",
     formula="w = a - lam on every visible key",
-    rule=Softmax(level=subtracted),
+    rule=Softmax(level=constant_level),
     scalars=(LAM,),
     holds=frozenset({Promise.BOUNDED, Promise.SHIFT_INVARIANT, Promise.CAUSAL, Promise.SINGLE_PASS}),
     notes={Promise.SUMS_TO_ONE: "sums to 1 - lam n"},

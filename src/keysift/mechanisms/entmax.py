@@ -79,7 +79,7 @@ class _Entmax(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, Tensor | None, None, None]:
         (dw,) = grads
         w, alpha = ctx.saved_tensors
-        dx = _along_slope(w, alpha, ctx.order, dw)
+        dx = _jacobian_product(w, alpha, ctx.order, dw)
         if not ctx.needs_input_grad[2]:
             return dx, None, None, None, None
         return dx, None, (dw * _order_derivative(w, alpha, ctx.order)).sum_to_size(alpha.shape), None, None
@@ -91,11 +91,11 @@ class _EntmaxForwardMode(_Entmax):
     @staticmethod
     def jvp(ctx: Any, dx: Tensor, dkeep: None, dalpha: Tensor | None, dorder: None, dsolve: None) -> Tensor:
         w, alpha = ctx.saved_tensors
-        dw = _along_slope(w, alpha, ctx.order, dx)  # the Jacobian of the scores is symmetric
+        dw = _jacobian_product(w, alpha, ctx.order, dx)  # the Jacobian of the scores is symmetric
         return dw if dalpha is None else dw + dalpha * _order_derivative(w, alpha, ctx.order)
 
 
-def _along_slope(w: Tensor, alpha: Tensor, order: float | None, d: Tensor) -> Tensor:
+def _jacobian_product(w: Tensor, alpha: Tensor, order: float | None, d: Tensor) -> Tensor:
     """The Jacobian of the weights with respect to the scores, times d."""
     slope = _slope(w, alpha, order)
     return slope * (d - (parts.normalise(slope) * d).sum(-1, keepdim=True))

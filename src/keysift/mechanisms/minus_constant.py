@@ -23,7 +23,7 @@ def uniform(count_BHT1: Tensor, *, lam: Tensor) -> Tensor:
     return lam / count_BHT1
 
 
-def in_front(*, gain: Tensor) -> Tensor:
+def weight_gain(*, gain: Tensor) -> Tensor:
     return gain
 
 
@@ -33,7 +33,7 @@ SOFTMAX_MINUS_CONSTANT = Mechanism(
     source=_SOURCE,
     page="minus_constant",
     formula="w = gain (softmax(x) - c)",
-    rule=Softmax(level=constant, gain=in_front),
+    rule=Softmax(level=constant, gain=weight_gain),
     scalars=(
         Scalar(
             name="gain",

@@ -29,15 +29,15 @@ _HOLDS = frozenset(
 )
 
 
-def sharpened(count_BHT1: Tensor, *, sharpness: Tensor) -> Tensor:
+def ssmax_factor(count_BHT1: Tensor, *, sharpness: Tensor) -> Tensor:
     return sharpness * count_BHT1.log()
 
 
-def selected(count_BHT1: Tensor, *, token: Tensor, growth: Tensor) -> Tensor:
+def selective_factor(count_BHT1: Tensor, *, token: Tensor, growth: Tensor) -> Tensor:
     return 1 + token + growth * count_BHT1.log()
 
 
-def _as_softmax_on_average(site: Site, generator: torch.Generator | None) -> Tensor:
+def _initial_sharpness(site: Site, generator: torch.Generator | None) -> Tensor:
     """1 / mean(log n) over the rows of the context, so that the mean factor of the scores is 1."""
     mean = math.lgamma(site.context + 1) / site.context
     return torch.full((site.heads,), 1 / mean if mean > 0 else 1.0, dtype=torch.float64)
@@ -57,13 +57,13 @@ SSMAX = Mechanism(
     source="arXiv:2501.19399v1",
     page="temperature",
     formula="w = softmax(s log(n) x), n the number of visible keys",
-    rule=Softmax(factor=sharpened),
+    rule=Softmax(factor=ssmax_factor),
     scalars=(
         Scalar(
             name="sharpness",
             meaning="the factor s in front of log n",
             per=Per.HEAD,
-            init=_as_softmax_on_average,
+            init=_initial_sharpness,
             probes=(0.15, 0.43, 1.0),
         ),
     ),
@@ -76,7 +76,7 @@ SELECTIVE_TEMPERATURE = Mechanism(
     source="arXiv:2411.12892v1",
     page="temperature",
     formula="w = softmax((1 + token + growth log(n)) x)",
-    rule=Softmax(factor=selected),
+    rule=Softmax(factor=selective_factor),
     scalars=(
         Scalar(
             name="token",

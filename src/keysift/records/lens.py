@@ -1,9 +1,9 @@
-"""What an inspection found, as plain data: JSON with a format name and a version, read and written without torch.
+"""Record of an inspection: JSON with a format name and a version, read and written without torch.
 
     {"format": "keysift-lens", "version": 1, "model": {...}, "texts": [...], "lengths": [[1, 1], [2, 3], ...],
      "heads": [...], "tests": {...}, "swaps": [...], "findings": ["..."], "made": {...}}
 
-docs/lens.md lists every field. A number that has no meaning for a head is null.
+docs/lens.md lists every field. A number that is undefined for a head is null.
 """
 
 import json
@@ -23,14 +23,14 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInfo:
-    """The model."""
+    """Name, architecture and size of the inspected model."""
 
     name: str
     kind: str  # "keysift" or "huggingface"
     family: str  # multiscreen, transformer, llama, gpt2, ...
-    mechanisms: tuple[str, ...]  # one a layer
-    heads: tuple[int, ...]  # one number a layer
-    context: int | None  # the longest text it takes
+    mechanisms: tuple[str, ...]  # one per layer
+    heads: tuple[int, ...]  # number of heads per layer
+    context: int | None  # maximum number of tokens
     parameters: int
     vocabulary: int
 
@@ -77,15 +77,15 @@ class Record:
         write_atomic(Path(path), json.dumps(self.to_json(), separators=(",", ":"), allow_nan=False) + "\n")
 
     def with_findings(self, findings: tuple[str, ...], **made: Any) -> "Record":
-        """The same record with what it says in sentences, and more about how it was made."""
+        """A copy with findings and further provenance."""
         return replace(self, findings=findings, made={**self.made, **made})
 
     def head(self, layer: int, head: int) -> Head:
-        return next(found for found in self.heads if (found.layer, found.head) == (layer, head))
+        return next(entry for entry in self.heads if (entry.layer, entry.head) == (layer, head))
 
 
 def plain(value: Any) -> Any:
-    """JSON types only: five significant digits, null for what is not a number."""
+    """Convert to JSON types. Floats get five significant digits; NaN and inf become null."""
     if isinstance(value, float):
         return float(f"{value:.5g}") if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -96,16 +96,16 @@ def plain(value: Any) -> Any:
 
 
 def load(path: Path | str) -> Record:
-    return from_json(parsed(path), str(path))
+    return from_json(_read_json(path), str(path))
 
 
 def load_all(path: Path | str) -> list[Record]:
-    """Of a file with one record, or with the list that `keysift compare --json` prints."""
-    data = parsed(path)
-    return [from_json(one, str(path)) for one in (data if isinstance(data, list) else [data])]
+    """Load a file with one record, or with the list that `keysift compare --json` prints."""
+    data = _read_json(path)
+    return [from_json(entry, str(path)) for entry in (data if isinstance(data, list) else [data])]
 
 
-def parsed(path: Path | str) -> Any:
+def _read_json(path: Path | str) -> Any:
     try:
         return safe_json.load(Path(path))
     except (OSError, ValueError) as error:
@@ -129,7 +129,7 @@ def from_json(data: Any, name: str = "the record") -> Record:
             made=data["made"],
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{name} is not a whole lens record ({error!r}); inspect again") from error
+        raise DataError(f"{name} is not a complete lens record ({error!r}); inspect again") from error
 
 
 def _read(cls: type[R], data: Mapping[str, Any]) -> R:

@@ -228,7 +228,7 @@ class Session:
             sums.append(result.loss.detach())
             correct += [] if result.correct is None else [result.correct]
         distributed.average_unsharded_gradients()
-        total, answered, stop = self.world.sum(sum(map(float, sums)), sum(map(float, correct)), float(should_stop()))
+        total, n_correct, stop = self.world.sum(sum(map(float, sums)), sum(map(float, correct)), float(should_stop()))
         mean = total / tokens
         norm = optimizer.gradient_norm(distributed.parameters)
         if not (math.isfinite(mean) and math.isfinite(norm)):
@@ -245,7 +245,7 @@ class Session:
             "step": state.step + 1,
             "loss": mean,
             **_bits("bits_per_byte", mean, self.batches),
-            **({"accuracy": answered / tokens} if correct else {}),
+            **({"accuracy": n_correct / tokens} if correct else {}),
             "lr": lr,
             "gradient_norm": norm,
             **angles,

@@ -69,7 +69,7 @@ def min_parameters(model: Arch, vocab_size: int) -> int:
 
 
 def check_countable(config: TrainConfig, vocab_size: int, world: World) -> None:
-    """Refuse a model or a step that is too large even to count or to divide into calls."""
+    """Refuse a model too large to count its parameters, or a step whose token ids do not fit in memory."""
     tokens = config.batch_tokens / world.size
     memory.require(16 * tokens, f"a step of {config.batch_tokens:,} tokens", "lower --batch-tokens")
     parameters = min_parameters(config.model, vocab_size)
@@ -106,8 +106,8 @@ def _require(size: float, what: str, remedy: str, world: World) -> None:
 def estimate(config: TrainConfig, *, resume: Path | None = None, show: bool = True) -> dict[str, str]:
     """Describe what training with this config would cost, from a few steps of the real model on this machine.
 
-    For a run to resume, only the remaining steps count. Writes nothing but the tokenized corpus. `show` prints slow
-    parts on stderr.
+    For a run to resume, only the remaining steps count. Writes nothing but the tokenized corpus. `show` prints
+    progress on stderr.
     """
     world = World(0, 1, resolve_device(config.device, 0))
     manifest = None if resume is None else read_manifest(Run(resume))

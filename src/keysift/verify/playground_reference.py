@@ -78,12 +78,12 @@ def _playable(mechanism: Mechanism) -> Playable:
         absolute=Promise.ABSOLUTE in mechanism.holds,
         cosine=mechanism.cosine_scores,
         maps=mechanism.maps,
-        dials=tuple(_dial(scalar) for scalar in _weighing(mechanism) if scalar.name != mechanism.window_scalar),
+        dials=tuple(_dial(scalar) for scalar in _weight_scalars(mechanism) if scalar.name != mechanism.window_scalar),
         holds=tuple(promise.label for promise in Promise if promise in mechanism.holds),
     )
 
 
-def _weighing(mechanism: Mechanism) -> list[Scalar]:
+def _weight_scalars(mechanism: Mechanism) -> list[Scalar]:
     """The scalars that the weights depend on; others act before the scores or after the sum."""
     names = {name: None for step in mechanism.rule.steps for name in mechanism.scalar_names[step]}
     return [mechanism.scalar(name) for name in names]
@@ -109,7 +109,7 @@ def _scalars(mechanism: Mechanism) -> dict[str, float]:
     """Initial scalars of the page: defaults, and an effectively infinite window."""
     return {
         scalar.name: FAR if scalar.name == mechanism.window_scalar else _short(float(scalar.default(ROW_SITE)))
-        for scalar in _weighing(mechanism)
+        for scalar in _weight_scalars(mechanism)
     }
 
 
@@ -117,7 +117,7 @@ def _short(value: float) -> float:
     return float(f"{value:.12g}")
 
 
-def _as_read(mechanism: Mechanism, cosines: Sequence[float], sharpness: float) -> tuple[float, ...]:
+def _scores(mechanism: Mechanism, cosines: Sequence[float], sharpness: float) -> tuple[float, ...]:
     return tuple(cosines) if mechanism.cosine_scores else tuple(sharpness * c for c in cosines)
 
 
@@ -129,7 +129,7 @@ def _cases(mechanism: Mechanism) -> Iterator[Case]:
     yield _case(mechanism, longest, start, sharpness=8.0)
     yield _case(mechanism, longest, start, keep=[j % 3 != 0 for j in range(len(longest))])
     yield _case(mechanism, longest, start, keep=[False] * len(longest))
-    for scalar in _weighing(mechanism):
+    for scalar in _weight_scalars(mechanism):
         for probe in scalar.probes:
             if math.isfinite(probe):
                 yield _case(mechanism, longest, start | {scalar.name: probe})
@@ -143,8 +143,8 @@ def _case(
     sharpness: float = math.sqrt(WIDTH),
     keep: Sequence[bool] | None = None,
 ) -> Case:
-    scores = _as_read(mechanism, cosines, sharpness)
-    second = _as_read(mechanism, SECOND[: len(cosines)], sharpness)
+    scores = _scores(mechanism, cosines, sharpness)
+    second = _scores(mechanism, SECOND[: len(cosines)], sharpness)
     kept = tuple(keep or (True,) * len(cosines))
     distance = tuple(3 * j % 8 for j in range(len(cosines)))  # some near, some beyond the window
     weights = _weights(mechanism, scores, scalars, second=second, keep=kept, distance=distance)
@@ -175,7 +175,7 @@ def _weights(
 
 def _preset_case(preset: Preset, mechanism: Mechanism) -> PresetCase:
     cosines = [*preset.cosines, *distractors(preset.crowd)]
-    w = _weights(mechanism, _as_read(mechanism, cosines, math.sqrt(WIDTH)), _scalars(mechanism))
+    w = _weights(mechanism, _scores(mechanism, cosines, math.sqrt(WIDTH)), _scalars(mechanism))
     share = w.abs() / w.abs().sum().clamp_min(1e-300)
     return PresetCase(
         preset=preset.name,
@@ -198,8 +198,8 @@ def _scene(*, query: float, second: float, window: float, acceptance: float, lam
     angles, positions = (70.0, 40.0, 150.0, 260.0), (11, 9, 6, 2)
     values = ((1.0, 0.3), (-0.4, 0.9), (-0.8, -0.5), (0.5, -0.9))
     position = 11
-    q = _arrows([query, second])
-    k, v = _arrows(angles)[None, None], torch.tensor(values, dtype=torch.float64)[None, None]
+    q = _unit_vectors([query, second])
+    k, v = _unit_vectors(angles)[None, None], torch.tensor(values, dtype=torch.float64)[None, None]
     at = Positions.explicit(torch.tensor([position]), torch.tensor(positions))
     outputs = {
         "softmax": attend("softmax", q[None, None, :1], k, v, positions=at, scale=sharpness),
@@ -230,6 +230,6 @@ def _scene(*, query: float, second: float, window: float, acceptance: float, lam
     )
 
 
-def _arrows(degrees: Sequence[float]) -> Tensor:
+def _unit_vectors(degrees: Sequence[float]) -> Tensor:
     angle = torch.tensor(degrees, dtype=torch.float64) * (math.pi / 180)
     return torch.stack((angle.cos(), angle.sin()), dim=-1)

@@ -37,7 +37,7 @@ class Worst:
     size: float = 0.0
     where: str = ""
 
-    def see(self, size: float, where: str, *shown: object) -> None:
+    def update(self, size: float, where: str, *shown: object) -> None:
         """Record a violation if it is the largest. `where` is a format string for the values in `shown`."""
         if size > self.size or size != size:
             self.size = size
@@ -68,13 +68,13 @@ def sums_to_one(mechanism: Mechanism, dtype: torch.dtype, worst: Worst) -> None:
     for d in draws(mechanism, dtype, keys=7, count=40):
         w = d.weights()
         total = w.sum().item()
-        worst.see(abs(total - 1), "{} give {}, sum {:.6g}", d, w, total)
+        worst.update(abs(total - 1), "{} give {}, sum {:.6g}", d, w, total)
 
 
 def nonnegative(mechanism: Mechanism, dtype: torch.dtype, worst: Worst) -> None:
     for d in draws(mechanism, dtype, keys=7, count=40):
         w = d.weights()
-        worst.see(-w.min().clamp_max(0).item(), "{} give {}", d, w)
+        worst.update(-w.min().clamp_max(0).item(), "{} give {}", d, w)
 
 
 def bounded(mechanism: Mechanism, dtype: torch.dtype, worst: Worst) -> None:
@@ -82,20 +82,20 @@ def bounded(mechanism: Mechanism, dtype: torch.dtype, worst: Worst) -> None:
         for d in draws(mechanism, dtype, keys=7, count=24):
             d.maps = [scale * x for x in d.maps]
             largest = d.weights().abs().max().item()
-            worst.see(max(largest - BOUND, 0.0), "{} give a weight of {:.4g}", d, largest)
+            worst.update(max(largest - BOUND, 0.0), "{} give a weight of {:.4g}", d, largest)
 
 
 def absolute(mechanism: Mechanism, dtype: torch.dtype, worst: Worst) -> None:
     few, others = torch.tensor([0, 2, 3, 5]), torch.tensor([1, 4, 6])
     for d in draws(mechanism, dtype, keys=7, count=40):
         together, alone = d.weights()[few], d.weights(few)
-        said = "{}: keys 0, 2, 3 and 5 get {}, without the others {}"
-        worst.see((together - alone).abs().max().item(), said, d, together, alone)
-        was = str(d)
+        message = "{}: keys 0, 2, 3 and 5 get {}, without the others {}"
+        worst.update((together - alone).abs().max().item(), message, d, together, alone)
+        original = str(d)
         d.maps = [x.scatter(0, others, 2.5) for x in d.maps]
         moved = d.weights()[few]
-        said = "{}: keys 0, 2, 3 and 5 get {}, with the others at 2.5 {}"
-        worst.see((together - moved).abs().max().item(), said, was, together, moved)
+        message = "{}: keys 0, 2, 3 and 5 get {}, with the others at 2.5 {}"
+        worst.update((together - moved).abs().max().item(), message, original, together, moved)
 
 
 def refused_inert(mechanism: Mechanism, dtype: torch.dtype, worst: Worst) -> None:
@@ -107,9 +107,9 @@ def refused_inert(mechanism: Mechanism, dtype: torch.dtype, worst: Worst) -> Non
             refused_any = True
             without = d.weights(rest)
             off = (w[rest] - without).abs().max().item()
-            worst.see(off, "{} give {}, without the refused keys {}", d, w, without)
+            worst.update(off, "{} give {}, without the refused keys {}", d, w, without)
     if not refused_any:
-        worst.see(1.0, "no key was ever refused")
+        worst.update(1.0, "no key was ever refused")
 
 
 def outside_hull(mechanism: Mechanism, dtype: torch.dtype, worst: Worst, *, with_zero: bool) -> None:
@@ -117,15 +117,15 @@ def outside_hull(mechanism: Mechanism, dtype: torch.dtype, worst: Worst, *, with
     generator = torch.Generator().manual_seed(3)
     for number, case in enumerate(inputs(mechanism, dtype, count=40)):
         out, w = case.attend()
-        ways = torch.randn(case.v.shape[-1], 24, dtype=dtype, generator=generator)
-        along, values = out @ ways, case.v @ ways
+        directions = torch.randn(case.v.shape[-1], 24, dtype=dtype, generator=generator)
+        along, values = out @ directions, case.v @ directions
         for t in range(out.shape[2]):
             low, high = values[:, :, : t + 1].amin(2), values[:, :, : t + 1].amax(2)
             if with_zero:
                 low, high = low.clamp_max(0), high.clamp_min(0)
             off = max((along[:, :, t] - high).max().item(), (low - along[:, :, t]).max().item())
             seen = (w[0, 0, t, : t + 1], case.v[0, 0, : t + 1, 0], out[0, 0, t, 0])
-            worst.see(
+            worst.update(
                 off, "random case {}, query {}: first head, weights {}, first channel {}, output {}", number, t, *seen
             )
 
@@ -135,7 +135,7 @@ def shift_variation(mechanism: Mechanism, dtype: torch.dtype, worst: Worst) -> N
         for which in range(mechanism.maps):
             before, after = d.weights(shift=(which, 0.0)), d.weights(shift=(which, 0.7))
             off = (after - before).abs().max().item()
-            worst.see(off, "{}: {} becomes {} when 0.7 is added", d, before, after)
+            worst.update(off, "{}: {} becomes {} when 0.7 is added", d, before, after)
 
 
 def scale_variation(mechanism: Mechanism, dtype: torch.dtype, worst: Worst) -> None:
@@ -143,8 +143,8 @@ def scale_variation(mechanism: Mechanism, dtype: torch.dtype, worst: Worst) -> N
         before, _ = case.attend()
         case.q, case.k = 3.0 * case.q, 0.6 * case.k
         after, _ = case.attend()
-        said = "random case {}: the last output {} becomes {} with 3 q and 0.6 k"
-        worst.see((after - before).abs().max().item(), said, number, before[0, 0, -1], after[0, 0, -1])
+        message = "random case {}: the last output {} becomes {} with 3 q and 0.6 k"
+        worst.update((after - before).abs().max().item(), message, number, before[0, 0, -1], after[0, 0, -1])
 
 
 def future_leak(mechanism: Mechanism, dtype: torch.dtype, worst: Worst) -> None:
@@ -156,10 +156,10 @@ def future_leak(mechanism: Mechanism, dtype: torch.dtype, worst: Worst) -> None:
         case.k[:, :, -1], case.v[:, :, -1] = 2.0, -9.0
         after, _ = case.attend()
         if not torch.equal(before[:, :, :-1], after[:, :, :-1]):
-            worst.see(1.0, "random case {}: the last key changes an earlier output", number)
+            worst.update(1.0, "random case {}: the last key changes an earlier output", number)
         tested += not torch.equal(before[:, :, -1], after[:, :, -1])
     if tested < 4:
-        worst.see(float("nan"), "the change did not affect the last query either, so nothing was tested")
+        worst.update(float("nan"), "the change did not affect the last query either, so nothing was tested")
 
 
 def accumulators(mechanism: Mechanism, dtype: torch.dtype, worst: Worst) -> None:
@@ -177,7 +177,7 @@ def accumulators(mechanism: Mechanism, dtype: torch.dtype, worst: Worst) -> None
         size = torch.linalg.svdvals(torch.stack(read))
         if size[0] > REFUTED:
             off = (size[2] / size[0]).item()
-            worst.see(off, "{}: six later keys move the weights of the first ten in a third direction", d)
+            worst.update(off, "{}: six later keys move the weights of the first ten in a third direction", d)
 
 
 def exact_zero(mechanism: Mechanism, dtype: torch.dtype) -> str | None:

@@ -11,28 +11,28 @@ from keysift.core.errors import UnknownNameError, UnsupportedError
 from keysift.core.registry import nearest
 
 
-def run(do: Lm) -> None:
+def run(args: Lm) -> None:
     try:
         import lm_eval  # noqa: F401
     except ImportError as error:
         raise UnsupportedError("keysift eval lm needs lm-eval; install it with pip install 'keysift[lm]'") from error
     from keysift.hub.harness import evaluate, known_tasks
 
-    check(do.tasks, known_tasks(do.include))
+    check(args.tasks, known_tasks(args.include))
     results = evaluate(
-        do.model,
-        do.tasks,
-        include=do.include,
-        fewshot=do.fewshot,
-        limit=do.limit,
-        batch=do.batch,
-        expand_windows=do.expand_windows,
+        args.model,
+        args.tasks,
+        include=args.include,
+        fewshot=args.fewshot,
+        limit=args.limit,
+        batch=args.batch,
+        expand_windows=args.expand_windows,
     )
     # Besides numbers and strings, lm-eval returns objects of its own.
-    data = json.loads(json.dumps({"model": do.model, "results": results}, default=str))
-    if do.out is not None:
-        write_atomic(do.out, json.dumps(data, indent=2) + "\n")
-    if do.json:
+    data = json.loads(json.dumps({"model": args.model, "results": results}, default=str))
+    if args.out is not None:
+        write_atomic(args.out, json.dumps(data, indent=2) + "\n")
+    if args.json:
         output.print_json(data)
         return
     table = output.table()

@@ -25,27 +25,27 @@ from keysift.web.figures import evaluation as figures
 from keysift.web.figures import runs as run_figures
 
 
-def evaluate(do: flags.Evaluation) -> EvalResult:
+def evaluate(args: flags.Evaluation) -> EvalResult:
     """Run the measurement that these flags describe."""
-    command = command_line(f"eval {type(do).__name__.lower()}", do, without=("output",))
-    return _EVALUATIONS[type(do)](do, command)
+    command = command_line(f"eval {type(args).__name__.lower()}", args, without=("output",))
+    return _EVALUATIONS[type(args)](args, command)
 
 
-def run_evals(do: flags.Evaluation) -> Path | None:
+def run_evals(args: flags.Evaluation) -> Path | None:
     """The folder evals of the run that is measured; None if it is not a run."""
-    model = getattr(do, "model", None)
+    model = getattr(args, "model", None)
     return Path(model) / EVALS if model is not None and is_run_directory(Path(model)) else None
 
 
-def loss(do: flags.Loss, command: str) -> EvalResult:
-    measured = open_measured_model(do.model)
+def loss(args: flags.Loss, command: str) -> EvalResult:
+    measured = open_measured_model(args.model)
     with ProgressBar() as progress:
         record, ids, losses = measure_loss(
             measured,
-            do.text,
-            tokens=do.tokens,
-            context=do.context,
-            stride=do.stride,
+            args.text,
+            tokens=args.tokens,
+            context=args.context,
+            stride=args.stride,
             command=command,
             on_tokens=lambda scored, total: progress.update("tokens", scored, total),
         )
@@ -58,17 +58,17 @@ def loss(do: flags.Loss, command: str) -> EvalResult:
     return EvalResult("loss", record, rows, _title(record.subject), table=table)
 
 
-def positions(do: flags.Positions, command: str) -> EvalResult:
-    measured = open_measured_model(do.model)
-    length = do.length or default_position_length(measured)
+def positions(args: flags.Positions, command: str) -> EvalResult:
+    measured = open_measured_model(args.model)
+    length = args.length or default_position_length(measured)
     with ProgressBar() as progress:
         record = measure_positions(
             measured,
-            do.text,
+            args.text,
             length=length,
             contexts=powers_of_two(length),
-            documents=do.documents,
-            settings=_settings(do.beyond),
+            documents=args.documents,
+            settings=_settings(args.beyond),
             command=command,
             on_document=lambda setting, done, total: progress.update("documents", done, total, setting),
         )
@@ -76,11 +76,11 @@ def positions(do: flags.Positions, command: str) -> EvalResult:
     return EvalResult("positions", record, rows, _title(record.subject), draw=figures.positions(record))
 
 
-def retrieval(do: flags.Retrieval, command: str) -> EvalResult:
-    measured = open_measured_model(do.model)
-    lengths = do.lengths or default_lengths(do.task, measured.subject.trained_length)
-    settings = _settings(do.beyond)
-    total, done = len(lengths) * len(do.depths) * len(settings), 0
+def retrieval(args: flags.Retrieval, command: str) -> EvalResult:
+    measured = open_measured_model(args.model)
+    lengths = args.lengths or default_lengths(args.task, measured.subject.trained_length)
+    settings = _settings(args.beyond)
+    total, done = len(lengths) * len(args.depths) * len(settings), 0
     with ProgressBar() as progress:
 
         def on_cell(cell: Cell) -> None:
@@ -91,13 +91,13 @@ def retrieval(do: flags.Retrieval, command: str) -> EvalResult:
 
         record = measure_retrieval(
             measured,
-            do.task,
+            args.task,
             lengths=lengths,
-            depths=do.depths,
+            depths=args.depths,
             settings=settings,
-            instances=do.instances,
-            seed=do.seed,
-            log_folder=do.output.out or run_evals(do),
+            instances=args.instances,
+            seed=args.seed,
+            log_folder=args.output.out or run_evals(args),
             command=command,
             on_cell=on_cell,
         )
@@ -105,11 +105,11 @@ def retrieval(do: flags.Retrieval, command: str) -> EvalResult:
         to_dict(cell) | {"accuracy": cell.accuracy, "low": cell.interval[0], "high": cell.interval[1]}
         for cell in record.cells
     ]
-    return EvalResult(do.task, record, rows, _title(record.subject), draw=figures.retrieval(record))
+    return EvalResult(args.task, record, rows, _title(record.subject), draw=figures.retrieval(record))
 
 
-def windows(do: flags.Windows, command: str) -> EvalResult:
-    record = measure_windows(open_measured_model(do.model), do.text, tokens=do.tokens, command=command)
+def windows(args: flags.Windows, command: str) -> EvalResult:
+    record = measure_windows(open_measured_model(args.model), args.text, tokens=args.tokens, command=command)
     has_windows = any(head.window is not None for head in record.heads)
     return EvalResult(
         "windows",
@@ -120,8 +120,8 @@ def windows(do: flags.Windows, command: str) -> EvalResult:
     )
 
 
-def relevance(do: flags.Relevance, command: str) -> EvalResult:
-    record = measure_relevance(open_measured_model(do.model), do.text, tokens=do.tokens, command=command)
+def relevance(args: flags.Relevance, command: str) -> EvalResult:
+    record = measure_relevance(open_measured_model(args.model), args.text, tokens=args.tokens, command=command)
     rows = [
         {"head": head.name, "query": query, "key": key, "weight": weight}
         for layer in record.layers
@@ -134,13 +134,13 @@ def relevance(do: flags.Relevance, command: str) -> EvalResult:
     return EvalResult("relevance", record, rows, _title(record.subject), table=table, draw=figures.relevance(record))
 
 
-def stability(do: flags.Stability, command: str) -> EvalResult:
-    record = read_stability(do.folders)
+def stability(args: flags.Stability, command: str) -> EvalResult:
+    record = read_stability(args.folders)
     return _trials("stability", record, run_figures.stability(record))
 
 
-def scaling(do: flags.Scaling, command: str) -> EvalResult:
-    record = read_scaling(do.folders)
+def scaling(args: flags.Scaling, command: str) -> EvalResult:
+    record = read_scaling(args.folders)
     return _trials("scaling", record, run_figures.scaling(record))
 
 

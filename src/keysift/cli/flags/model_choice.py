@@ -24,9 +24,9 @@ def chosen_model(argv: list[str], base: Arch) -> Arch:
     choices: dict[str, Any] = {name: flag_value(argv, f"--{name}") for name in CHOICES}
     if choices["psi"] is not None and choices["psi"].lstrip("-").isdecimal():
         choices["psi"] = int(choices["psi"])
-    models = {name for default in DEFAULT_ARCHS.values() for name in field_names(default)}
+    model_fields = {name for default in DEFAULT_ARCHS.values() for name in field_names(default)}
     flags = {word.removeprefix("--").split("=")[0].replace("-", "_") for word in argv if word.startswith("--")}
-    fields = {flag: True for flag in (flag.removeprefix("no_") for flag in flags) if flag in models}
+    fields = {flag: True for flag in (flag.removeprefix("no_") for flag in flags) if flag in model_fields}
     return choose(base, {**choices, **fields})
 
 

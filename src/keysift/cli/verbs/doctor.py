@@ -22,21 +22,21 @@ class Args:
 def run(args: Args) -> None:
     from keysift.cli.terminal import output
 
-    facts = examine()
+    report = examine()
     if args.json:
-        output.print_json(facts)
+        output.print_json(report)
         return
     console = output.console()
-    for name, value in facts["versions"].items():
+    for name, value in report["versions"].items():
         console.print(f"{name:<12} {value or 'not installed'}", soft_wrap=True)
-    machine = facts["machine"]
+    machine = report["machine"]
     console.print(f"\n{machine['system']}", soft_wrap=True)
-    for line in _threads(facts["threads"]):
+    for line in _threads(report["threads"]):
         console.print(line, soft_wrap=True)
     console.print(f"vector instructions: {machine['cpu_capability']}", soft_wrap=True)
     console.print(f"accelerator: {machine['accelerator'] or 'none, using the CPU'}", soft_wrap=True)
     console.print(f"C++ compiler: {machine['compiler'] or 'none found'}\n", soft_wrap=True)
-    for backend in facts["backends"]:
+    for backend in report["backends"]:
         state = ("usable", "green") if backend["usable"] else ("not usable", "red")
         reason = "" if backend["usable"] else f": {backend['reason']}"
         text = styled(f"backend {backend['name']}: ", state, f"{reason}\n    {backend['about']}")
@@ -75,12 +75,13 @@ def examine() -> dict[str, Any]:
     }
 
 
-def _threads(facts: dict[str, Any]) -> list[str]:
-    quota = "no quota" if facts["quota"] is None else f"a quota of {facts['quota']:g}"
+def _threads(report: dict[str, Any]) -> list[str]:
+    quota = "no quota" if report["quota"] is None else f"a quota of {report['quota']:g}"
     return [
-        f"cores: {facts['usable']} of {facts['cores']} usable, {quota}; "
-        f"{facts['busy']:.1f} in use by other processes (load {facts['load']:.1f})",
-        f"threads: torch uses {facts['torch_threads']}, waiting is {facts['waiting'].lower()} (--threads N changes it)",
+        f"cores: {report['usable']} of {report['cores']} usable, {quota}; "
+        f"{report['busy']:.1f} in use by other processes (load {report['load']:.1f})",
+        f"threads: torch uses {report['torch_threads']} (--threads N changes it); "
+        f"wait policy: {report['waiting'].lower()}",
     ]
 
 

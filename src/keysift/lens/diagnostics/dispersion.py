@@ -5,14 +5,14 @@ from typing import Any
 
 from keysift.records.lens import Head, Record
 
-FIRST, REST, EACH = "first_mass", "largest_weight_without_first", "effective_keys"
+FIRST, REST, EFFECTIVE = "first_mass", "largest_weight_without_first", "effective_keys"
 
 
 def dispersion_curves(record: Record) -> dict[str, Any]:
     """Mass on the first token (mean over heads, and the head with the most) and the largest weight on other tokens."""
     measured = [k for k, (low, _) in enumerate(record.lengths) if low > 1 and _mean(record.heads, FIRST, k) is not None]
     strongest = max(record.heads, key=lambda head: head.values[FIRST] or 0.0)
-    most = max(measured, key=lambda k: strongest.by_length[FIRST][k] or 0.0)
+    peak = max(measured, key=lambda k: strongest.by_length[FIRST][k] or 0.0)
     return {
         "model": record.model.name,
         "family": record.model.family,
@@ -23,9 +23,9 @@ def dispersion_curves(record: Record) -> dict[str, Any]:
         "first": [_mean(record.heads, FIRST, k) for k in measured],
         "strongest": [_mean([strongest], FIRST, k) for k in measured],
         "strongest_head": strongest.address,
-        "strongest_at": list(record.lengths[most]),
+        "strongest_at": list(record.lengths[peak]),
         "rest": [_mean(record.heads, REST, k) for k in measured],
-        "effective": [_mean(record.heads, EACH, k) for k in measured],
+        "effective": [_mean(record.heads, EFFECTIVE, k) for k in measured],
     }
 
 
