@@ -28,6 +28,10 @@ pytestmark = needs_kernel
 @pytest.fixture(autouse=True)
 def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Outputs start as NaN, so that an entry the kernel does not write fails the test."""
+    # torch lists its constructors at the first use of a device context, once per process. If that list held `poisoned`,
+    # later tests that build a model on the meta device would allocate it on the CPU.
+    with torch.device("cpu"):
+        torch.zeros(0)
     empty = torch.empty
 
     def poisoned(*shape: object, **options: object) -> Tensor:
