@@ -49,7 +49,7 @@ class SeedGroup:
                 if cell["ratio"] == length and cell["setting"] == setting
             ]
             if cells:
-                shares.append(sum(cell["right"] for cell in cells) / sum(cell["asked"] for cell in cells))
+                shares.append(sum(cell["correct"] for cell in cells) / sum(cell["total"] for cell in cells))
         return sample(shares)
 
     def loss_at(self, context: float, setting: str) -> Sample | None:

@@ -18,7 +18,7 @@ from keysift.records.evaluation import ROPE_SCALED
 
 Points = list[dict[str, Any]]
 
-# Rows of recall by multiple of the training length. Long rows are expensive. Every needle of a row is asked for.
+# Rows of recall by multiple of the training length. Long rows are expensive. Every needle of a row is queried.
 RECALL_ROWS = {1: 96, 2: 96, 4: 96, 8: 64, 16: 48, 32: 24, 64: 16}
 ROW_OFFSET = 10_000  # between the row numbers of two lengths, so that no two lengths share their rows
 ABCDIGITS_LENGTHS = (1, 2, 4)
@@ -48,14 +48,14 @@ def recall_accuracy(run: MeasuredModel) -> Points:
         length = ratio * _training_length(run)
         rows = [task.row(ratio * ROW_OFFSET + number, length=length, needles_only=True) for number in range(count)]
         for setting, inference in _settings(run, ratio).items():
-            right, asked = count_correct_targets(run.model, rows, inference=inference)
-            cell = {"length": length, "setting": setting, "right": right, "asked": asked}
+            correct, total = count_correct_targets(run.model, rows, inference=inference)
+            cell = {"length": length, "setting": setting, "correct": correct, "total": total}
             cells.append({**cell, "rows": count, "ratio": ratio})
     return cells
 
 
 def abcdigits_accuracy(run: MeasuredModel) -> Points:
-    """Numbers of ABCDigits with every digit right, by length and depth."""
+    """Numbers of ABCDigits with every digit correct, by length and depth."""
     trained = _training_length(run)
     cells = []
     for ratio in ABCDIGITS_LENGTHS:

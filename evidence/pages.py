@@ -101,7 +101,7 @@ def _with_command(lines: list[str], command: str) -> str:
 def _repeats(study: Study, records: dict[str, RunRecord]) -> list[Repeat]:
     """Repeats of recorded runs. Repeats with other settings than the record are left out."""
     repeats = read_records(study.repeats).values()
-    same = [run for run in repeats if run.name in records and run.asked == records[run.name].asked]
+    same = [run for run in repeats if run.name in records and run.overrides == records[run.name].overrides]
     return [Repeat(run, list(records.values())) for run in same]
 
 

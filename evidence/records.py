@@ -26,7 +26,7 @@ class RunRecord:
     """One run. Field names are the keys of the file."""
 
     name: str
-    asked: dict[str, Any]
+    overrides: dict[str, Any]
     """Settings of the study that differ from the defaults, by the names of the flags."""
     settings: dict[str, Any]
     """All settings of the run."""
@@ -38,9 +38,9 @@ class RunRecord:
     step: int
     seconds: float
     """Training time over all sessions."""
-    warmed: float | None
+    warmup_loss: float | None
     """Training loss at the end of the warmup."""
-    ended: float | None
+    final_loss: float | None
     """Training loss at the end."""
     val_loss: float | None
     bits_per_byte: float | None
@@ -71,15 +71,15 @@ def make_record(
     outcome = run_outcome(run)
     return RunRecord(
         name=name,
-        asked=settings,
+        overrides=settings,
         settings=run.settings,
         parameters=run.parameters,
         stream=manifest["stream"],
         state="finished" if outcome.state == "finished" else "diverged",
         step=run.step,
         seconds=round(lines[-1]["seconds"], 1) if lines else 0.0,
-        warmed=outcome.warmup_loss,
-        ended=outcome.final_loss,
+        warmup_loss=outcome.warmup_loss,
+        final_loss=outcome.final_loss,
         val_loss=run.val_loss,
         bits_per_byte=run.bits_per_byte,
         accuracy=run.accuracy,
@@ -140,9 +140,9 @@ def write_records(path: Path, records: Iterable[RunRecord]) -> None:
 
 def require_same_settings(record: RunRecord, settings: dict[str, Any], path: Path) -> None:
     """Raise ConfigError unless a record was made with the settings that the study has now."""
-    for name in {**record.asked, **settings}:
-        if record.asked.get(name) != settings.get(name):
+    for name in {**record.overrides, **settings}:
+        if record.overrides.get(name) != settings.get(name):
             raise ConfigError(
-                f"{path} has {record.name} with {name} {record.asked.get(name)}, but the study says "
+                f"{path} has {record.name} with {name} {record.overrides.get(name)}, but the study says "
                 f"{settings.get(name)}; give the changed study a folder of its own"
             )

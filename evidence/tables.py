@@ -38,7 +38,7 @@ def measurement_tables(study: Study, groups: Sequence[SeedGroup]) -> list[str]:
 
 def _accuracy_by_length(groups: Sequence[SeedGroup]) -> list[str]:
     cells = [cell for group in groups for record in group.records for cell in record.measures.get("lengths", [])]
-    needles = {length: max((c["asked"] for c in cells if c["ratio"] == length), default=0) for length in LENGTHS}
+    needles = {length: max((c["total"] for c in cells if c["ratio"] == length), default=0) for length in LENGTHS}
     if any("depth" in cell for cell in cells):
         rows = (
             f"All seeds read the same rows, at most {max(needles.values())} per length and depth. Depths share their "

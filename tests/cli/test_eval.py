@@ -73,13 +73,13 @@ def test_retrieval_resumes(model: Path, tmp_path: Path, capsys: pytest.CaptureFi
     arguments = ("retrieval", model, "--task", "passkey", "--lengths", 250, "--depths", 0.2, 0.8, "--instances", 2)
     evaluate(capsys, *arguments, "--out", tmp_path)
     record = from_dict(Retrieval, json.loads((tmp_path / "passkey.json").read_text()))
-    assert [(cell.length, cell.depth, cell.asked) for cell in record.cells] == [(250, 0.2, 2), (250, 0.8, 2)]
+    assert [(cell.length, cell.depth, cell.total) for cell in record.cells] == [(250, 0.2, 2), (250, 0.8, 2)]
     # Finished cells are not computed again: the second call keeps an edited cell and recomputes a truncated line.
     log = tmp_path / "passkey-cells.jsonl"
     first, second = log.read_text().splitlines()
-    log.write_text(first.replace('"right": 0', '"right": 2') + "\n" + second[:30])
+    log.write_text(first.replace('"correct": 0', '"correct": 2') + "\n" + second[:30])
     resumed = json.loads(evaluate(capsys, *arguments, "--out", tmp_path, "--json"))
-    assert [cell["right"] for cell in resumed["cells"]] == [2, 0]
+    assert [cell["correct"] for cell in resumed["cells"]] == [2, 0]
 
 
 def test_hand_written_model_recalls_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,7 +89,7 @@ def test_hand_written_model_recalls_everything(tmp_path: Path, capsys: pytest.Ca
     arguments = ("retrieval", tmp_path, "--task", "recall", "--depths", 0, 1, "--instances", 2)
     record = json.loads(evaluate(capsys, *arguments, "--json"))
     assert sorted({cell["length"] for cell in record["cells"]}) == [64 * 2**n for n in range(7)]
-    assert {cell["right"] for cell in record["cells"]} == {2}
+    assert {cell["correct"] for cell in record["cells"]} == {2}
     maps = json.loads(evaluate(capsys, "relevance", tmp_path, "--text", "recall", "--tokens", 20, "--json"))
     assert maps["tokens"][-1].strip().endswith("?"), "a row of the task with its queries at the end"
 

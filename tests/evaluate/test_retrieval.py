@@ -63,16 +63,16 @@ def test_answers_of_a_row_are_counted_separately() -> None:
     assert count_correct_targets(model, rows, batch_tokens=2048) == (80, 80)
     with torch.no_grad():
         model.layers[0].tiles.scalars.s_w.fill_(torch.tensor(length / 2).log())
-    right, total = count_correct_targets(model, rows)
+    correct, total = count_correct_targets(model, rows)
     assert total == 80
-    assert 25 <= right <= 55
+    assert 25 <= correct <= 55
 
 
 def test_untrained_model_scores_at_chance() -> None:
     torch.manual_seed(0)
     model = Multiscreen(MultiscreenConfig(vocab_size=RECALL.vocab_size, depth=1, tiles=2, width=16)).eval()
     (cell,) = accuracy_grid(model, RecallTask(RECALL), lengths=(64,), depths=(0.5,), settings=AS_TRAINED, instances=100)
-    assert cell.right <= 10  # of 560 tokens, 16 of them values: chance is below 1 in 16
+    assert cell.correct <= 10  # of 560 tokens, 16 of them values: chance is below 1 in 16
 
 
 def test_two_hop_recall_beyond_the_training_length() -> None:
@@ -92,12 +92,12 @@ def test_two_hop_recall_beyond_the_training_length() -> None:
     assert tokens[:2].tolist() == [needle, targets[at[0]]], "the needle comes first, followed by its value"
     assert (tokens[: -2 * 4 : 2] == needle).sum() == 1
     (cell,) = accuracy_grid(text_model.model, task, lengths=(32,), depths=(0.5,), settings=AS_TRAINED, instances=100)
-    assert cell.right <= 25  # chance is 1 in 8
+    assert cell.correct <= 25  # chance is 1 in 8
 
 
 def test_finished_cells_are_not_computed_again() -> None:
     new_cells: list[Cell] = []
-    done = Cell(length=64, depth=0.5, setting="as trained", right=3, asked=5)
+    done = Cell(length=64, depth=0.5, setting="as trained", correct=3, total=5)
     cells = accuracy_grid(
         retriever(RECALL),
         RecallTask(RECALL),

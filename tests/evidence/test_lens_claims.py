@@ -74,6 +74,8 @@ def test_verdicts_follow_the_numbers(record: Record, tmp_path: Path) -> None:
         "does not hold",
     ]
     assert rows[6][1] == "64 to 127 keys: none and none; 128 to 255 keys: none and none"
+    below_bound = claims(changed(record, good | {"recall_lower_2": 0.9}, distances))
+    assert below_bound[2][2] == "does not hold"
 
 
 def test_a_stored_record_gives_the_same_table(record: Record, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def test_records_and_trials_agree_on_divergence(
     (run / ENVIRONMENT).write_text("[]")
     stored, (trial,) = make_record("run", run, {}, {}), read_trials([tmp_path])
     assert stored.state == trial.state == state
-    assert stored.warmed == trial.warmed
+    assert stored.warmup_loss == trial.warmup_loss
 
 
 def test_an_incomplete_run_counts_as_diverged(tmp_path: Path) -> None:

@@ -29,20 +29,20 @@ def run_record(
 ) -> RunRecord:
     config = TrainConfig(model=model, steps=9, lr=lr, seed=seed, weight_decay=0.0, **fields)
     cells = [
-        {"ratio": ratio, "setting": setting, "right": right, "asked": 100, "length": 64 * ratio, "depth": 0.5}
-        for (ratio, setting), right in (lengths or {}).items()
+        {"ratio": ratio, "setting": setting, "correct": correct, "total": 100, "length": 64 * ratio, "depth": 0.5}
+        for (ratio, setting), correct in (lengths or {}).items()
     ]
     return RunRecord(
         name=f"{label(flatten(config))}_{parameters}_lr={lr:g}_seed={seed}",
-        asked={},
+        overrides={},
         settings=flatten(config),
         parameters=parameters,
         stream="",
         state=state,
         step=9,
         seconds=60.0,
-        warmed=3.0,
-        ended=loss,
+        warmup_loss=3.0,
+        final_loss=loss,
         val_loss=loss,
         bits_per_byte=None,
         accuracy=None,
@@ -112,11 +112,12 @@ def test_accuracy_higher() -> None:
     open_start = replace(OURS, acceptance_start=(0.98,))
     our_cells = {(16, "as trained"): 90, (16, "windows expanded"): 97, (4, "as trained"): 10}
     ours = [
-        run_record(open_start, seed=n, lengths={key: right + n for key, right in our_cells.items()}) for n in range(3)
+        run_record(open_start, seed=n, lengths={key: correct + n for key, correct in our_cells.items()})
+        for n in range(3)
     ]
     their_cells = {(16, "as trained"): 40, (16, "RoPE scaled"): 99, (4, "as trained"): 50}
     theirs = [
-        run_record(THEIRS, seed=n, lengths={key: right - n for key, right in their_cells.items()}) for n in range(3)
+        run_record(THEIRS, seed=n, lengths={key: correct - n for key, correct in their_cells.items()}) for n in range(3)
     ]
     assert words("one-hop", [*ours, *theirs]) == ["reproduced at this scale", "not reproduced", "undecided"]
     assert words("two-hop", [*ours, *theirs])[0] == "not reproduced", "at four times the training length"

@@ -22,7 +22,7 @@ context = 8
 batch_tokens = 64
 steps = 3
 val_sequences = 8
-log_turning = true
+log_angles = true
 [study]
 seeds = [0, 1]
 measure = ["lengths"]
@@ -162,7 +162,7 @@ def test_refusals(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_a_record_of_other_settings_is_refused(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name, config = next(iter(initial_runs(study).items()))
     settings = {**non_default_settings(config), "steps": 10**6}
-    record = SimpleNamespace(name=name, val_loss=1.0, finished=True, asked=settings)
+    record = SimpleNamespace(name=name, val_loss=1.0, finished=True, overrides=settings)
     monkeypatch.setattr(driver, "read_records", lambda path: {name: record})
     with refuses("with steps 1000000, but the study says"):
         repeat_run(study, name, tmp_path)
@@ -170,7 +170,7 @@ def test_a_record_of_other_settings_is_refused(study: Study, tmp_path: Path, mon
 
 def test_a_repeated_run_that_ended_early(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name, config = next(iter(initial_runs(study).items()))
-    record = SimpleNamespace(val_loss=1.0, finished=True, asked=non_default_settings(config))
+    record = SimpleNamespace(val_loss=1.0, finished=True, overrides=non_default_settings(config))
     monkeypatch.setattr(driver, "read_records", lambda path: {name: record})
     outcomes = iter((Outcome(name, None), Outcome(name, None, "the disk is full")))
     monkeypatch.setattr(driver, "sweep", lambda *args, **options: [next(outcomes)])

@@ -191,7 +191,10 @@ def test_estimate(recall_config: TrainConfig) -> None:
         ({"data": "recall:leters=8"}, "did you mean 'letters'?"),
         ({"data": "recall:letters"}, "written key=value"),
         ({"data": "recall:letters=many"}, "Recall.letters must be an integer"),
-        ({"data": "recall:letters=8,queries=4,start_letters=3"}, "between the letters asked .4. and all 8, got 3"),
+        (
+            {"data": "recall:letters=8,queries=4,start_letters=3"},
+            "between the number of queried letters .4. and all 8, got 3",
+        ),
         ({"data": "recall", "context": 8}, "at least 16 tokens"),
         ({"tokenizer": "bytes"}, "recall generates its own rows, so tokenizer has no effect"),
         ({"isolate": True}, "isolate has no effect"),

@@ -32,7 +32,7 @@ def test_a_known_rotation() -> None:
 
 @pytest.mark.slow
 def test_angles_are_logged_at_every_step(tiny: TrainConfig, tmp_path: Path) -> None:
-    lines = list(read(run_training(replace(tiny, steps=2, log_turning=True), tmp_path / "run") / "metrics.jsonl"))
+    lines = list(read(run_training(replace(tiny, steps=2, log_angles=True), tmp_path / "run") / "metrics.jsonl"))
     assert all(line["angles"].keys() == line["norms"].keys() for line in lines)
     assert all(0 < angle < 3.2 for line in lines for angle in line["angles"].values())
     assert "angles" not in next(read(run_training(replace(tiny, steps=1), tmp_path / "other") / "metrics.jsonl"))

@@ -106,7 +106,7 @@ def accuracy_grid(
     """
     if instances < 1:
         raise RangeError(f"a cell needs at least one instance, got {instances}")
-    finished_cells = {(cell.length, cell.depth, cell.setting): cell for cell in finished if cell.asked == instances}
+    finished_cells = {(cell.length, cell.depth, cell.setting): cell for cell in finished if cell.total == instances}
     cells = []
     for length in lengths:
         for depth in depths:
@@ -115,7 +115,7 @@ def accuracy_grid(
                 if cell is None:
                     rows = [task.row(number, length=length, depth=depth) for number in range(instances)]
                     correct = _correct_rows(model, rows, inference, max(1, batch_tokens // length))
-                    cell = Cell(length=length, depth=depth, setting=setting, right=correct, asked=instances)
+                    cell = Cell(length=length, depth=depth, setting=setting, correct=correct, total=instances)
                     on_cell(cell)
                 cells.append(cell)
     return cells

@@ -103,7 +103,7 @@ class AbcDigits:
 
 @dataclass(frozen=True)
 class Passkey:
-    """A passkey in filler text, asked for at the end."""
+    """A passkey in filler text, queried at the end."""
 
     tokenizer: Tokenizer
     seed: int = 0

@@ -48,23 +48,23 @@ class Cell:
     length: int
     depth: float
     setting: str
-    right: int
-    asked: int
+    correct: int
+    total: int
 
     @property
     def accuracy(self) -> float:
-        return self.right / self.asked
+        return self.correct / self.total
 
     @property
     def interval(self) -> tuple[float, float]:
-        return interval(self.right, self.asked)
+        return interval(self.correct, self.total)
 
 
-def interval(right: int, asked: int, z: float = 1.96) -> tuple[float, float]:
+def interval(correct: int, total: int, z: float = 1.96) -> tuple[float, float]:
     """Wilson score interval of a proportion, 95% by default. It has a width at 0% and 100% too."""
-    p, z2_over_n = right / asked, z * z / asked
+    p, z2_over_n = correct / total, z * z / total
     centre = (p + z2_over_n / 2) / (1 + z2_over_n)
-    half_width = z * math.sqrt(p * (1 - p) / asked + z2_over_n / (4 * asked)) / (1 + z2_over_n)
+    half_width = z * math.sqrt(p * (1 - p) / total + z2_over_n / (4 * total)) / (1 + z2_over_n)
     return max(0.0, centre - half_width), min(1.0, centre + half_width)
 
 
@@ -103,8 +103,8 @@ class Retrieval:
             length=length,
             depth=sum(c.depth for c in cells) / len(cells),
             setting=setting,
-            right=sum(c.right for c in cells),
-            asked=sum(c.asked for c in cells),
+            correct=sum(c.correct for c in cells),
+            total=sum(c.total for c in cells),
         )
 
 
@@ -112,11 +112,11 @@ def pooled(records: Sequence[Retrieval]) -> Retrieval:
     """One record with the questions of several; the other fields are those of the first."""
     counts: dict[tuple[int, float, str], tuple[int, int]] = {}
     for cell in (cell for record in records for cell in record.cells):
-        right, asked = counts.get((cell.length, cell.depth, cell.setting), (0, 0))
-        counts[cell.length, cell.depth, cell.setting] = (right + cell.right, asked + cell.asked)
+        correct, total = counts.get((cell.length, cell.depth, cell.setting), (0, 0))
+        counts[cell.length, cell.depth, cell.setting] = (correct + cell.correct, total + cell.total)
     cells = tuple(
-        Cell(length=length, depth=depth, setting=setting, right=right, asked=asked)
-        for (length, depth, setting), (right, asked) in counts.items()
+        Cell(length=length, depth=depth, setting=setting, correct=correct, total=total)
+        for (length, depth, setting), (correct, total) in counts.items()
     )
     return replace(records[0], cells=cells)
 

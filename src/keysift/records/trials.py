@@ -24,7 +24,7 @@ class Trial:
     seed: int
     loss: float | None
     """Final validation loss, or training loss without validation; None if it is not finite."""
-    warmed: float | None
+    warmup_loss: float | None
     """Training loss at the end of the warm-up."""
     state: str
     """"finished", "time over", "diverged", or a state of an unfinished run ("running", "stopped")."""

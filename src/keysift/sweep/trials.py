@@ -60,7 +60,7 @@ def _trial(run: RunSummary, differs: dict[str, str]) -> Trial:
         rate=float(run.settings.get("lr") or 0.0),
         seed=_integer(run, "seed"),
         loss=loss if loss is not None and math.isfinite(loss) else None,
-        warmed=outcome.warmup_loss,
+        warmup_loss=outcome.warmup_loss,
         state=outcome.state,
     )
 

@@ -97,7 +97,7 @@ class TrainConfig:
     """Prompt of the samples; `def ` by default. Recall takes no samples by default."""
     sample_tokens: int = 100
     """Tokens per sample; 0 takes no samples."""
-    log_turning: bool = False
+    log_angles: bool = False
     """Also log the norm of the matrices and the angle by which each step rotates them."""
     track: tuple[Tracker, ...] = ()
     """Experiment trackers to send metrics to; each is an optional extra to install."""

@@ -125,7 +125,7 @@ class Session:
         self.accumulation_steps = accumulation_steps(self.config, world)
         self.distributed = distribute(model, self.config, world)
         self.state = TrainingState.new(self.distributed, self.config)
-        self.angles = UpdateAngles(self.distributed.parameters) if self.config.log_turning else None
+        self.angles = UpdateAngles(self.distributed.parameters) if self.config.log_angles else None
         self.precision = autocast(self.config, world)
         dtype = torch.float32 if isinstance(self.precision, nullcontext) else torch.bfloat16
         self.peak_flops = machine.peak_flops(world.device, dtype)

@@ -39,8 +39,8 @@ def retrieval(name: str, kind: str, settings: tuple[str, ...], decay: float) -> 
             length=length,
             depth=depth,
             setting=setting,
-            right=round(20 * (1.0 if setting == settings[-1] else decay**at)),
-            asked=20,
+            correct=round(20 * (1.0 if setting == settings[-1] else decay**at)),
+            total=20,
         )
         for at, length in enumerate(LENGTHS)
         for depth in DEPTHS
@@ -143,7 +143,7 @@ def trial(model: str, rate: float, seed: int, loss: float | None, parameters: in
         rate=rate,
         seed=seed,
         loss=loss,
-        warmed=5.0,
+        warmup_loss=5.0,
         state="diverged" if loss is None else "finished",
     )
 

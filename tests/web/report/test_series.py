@@ -79,7 +79,7 @@ def test_lines_are_means_with_the_spread_over_seeds() -> None:
 def test_questions_of_several_seeds_are_pooled() -> None:
     records = [retrieval("a", "multiscreen", ("as trained", "windows expanded"), decay) for decay in (1.0, 0.5)]
     cell = pooled(records).over_depths(256, "as trained")
-    assert (cell.right, cell.asked) == (2 * (20 + 5), 80)
+    assert (cell.correct, cell.total) == (2 * (20 + 5), 80)
     page = report_page(sweep_report())
     assert page.count("by depth and context length'") == 4, "one heat map per group"
     assert "accuracy over 3 seeds of the best setting" in page

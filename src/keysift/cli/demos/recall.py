@@ -111,7 +111,7 @@ def _summary(records: Sequence[Retrieval], runs: Sequence[RunSummary]) -> list[s
         ("Transformer with its best RoPE factor", theirs),
     ):
         cells = [record.over_depths(record.lengths[-1], setting) for setting in record.settings[1:]]
-        best = max(cells, key=lambda cell: cell.right)
+        best = max(cells, key=lambda cell: cell.correct)
         factor = f" ({best.setting})" if "RoPE" in best.setting else ""
         lines.append(f"{name}: {best.accuracy:.0%} at 64 times the length{factor}.")
     return lines

@@ -16,7 +16,7 @@ def series(records: Sequence[Retrieval]) -> dict[str, tuple[str, list[Cell]]]:
         others = [setting for setting in record.settings if setting != AS_TRAINED]
         if others:
             best = [
-                max((record.over_depths(n, s) for s in others), key=lambda cell: cell.right) for n in record.lengths
+                max((record.over_depths(n, s) for s in others), key=lambda cell: cell.correct) for n in record.lengths
             ]
             setting = others[0] if len(others) == 1 else "best RoPE factor"
             lines[f"{name}, {setting}"] = (letter.lower(), best)

@@ -54,8 +54,8 @@ class Recall:
             raise RangeError(f"recall asks between 1 and all {self.letters} letters, got queries={self.queries}")
         if self.start_letters is not None and not max(2, self.queries) <= self.start_letters <= self.letters:
             raise RangeError(
-                f"start_letters lies between the letters asked ({max(2, self.queries)}) and all {self.letters}, "
-                f"got {self.start_letters}"
+                f"start_letters must be between the number of queried letters ({max(2, self.queries)}) and all "
+                f"{self.letters}, got {self.start_letters}"
             )
         self._pairs(self.length)
 
@@ -130,25 +130,25 @@ class Recall:
         if depth is not None:
             context = np.delete(context, np.flatnonzero(context == needles[0]))
             context = np.insert(context, round(depth * len(context)), needles[0])
-        asked = rng.permutation(np.concatenate([needles, queried_others]))
+        queried = rng.permutation(np.concatenate([needles, queried_others]))
         value_of = rng.integers(self.values, size=self.letters)
         if depth is not None:
-            is_target = asked == needles[0]
+            is_target = queried == needles[0]
         else:
-            is_target = np.isin(asked, needles) if needles_only else np.ones(len(asked), bool)
-        return self._spell(context, asked, value_of, is_target)
+            is_target = np.isin(queried, needles) if needles_only else np.ones(len(queried), bool)
+        return self._spell(context, queried, value_of, is_target)
 
     def _spell(
-        self, context: Array, asked: Array, value_of: Array, is_target: npt.NDArray[np.bool_]
+        self, context: Array, queried: Array, value_of: Array, is_target: npt.NDArray[np.bool_]
     ) -> tuple[Array, Array]:
         if self.hops == 1:
             query, value = self.letters * self.values, self.letters * self.values + self.letters
-            tokens = np.concatenate([context * self.values + value_of[context], query + asked])
-            at, answers = np.arange(len(context), len(tokens)), value + value_of[asked]
+            tokens = np.concatenate([context * self.values + value_of[context], query + queried])
+            at, answers = np.arange(len(context), len(tokens)), value + value_of[queried]
         else:
-            letters = np.concatenate([context, asked])
+            letters = np.concatenate([context, queried])
             tokens = np.stack([letters, self.letters + value_of[letters]], axis=1).ravel()
-            at, answers = 2 * np.arange(len(context), len(letters)), self.letters + value_of[asked]
+            at, answers = 2 * np.arange(len(context), len(letters)), self.letters + value_of[queried]
         targets = np.full(len(tokens), IGNORE, np.int64)
         targets[at[is_target]] = answers[is_target]
         return tokens.astype(np.int64), targets

@@ -68,7 +68,7 @@ def _by_length(content: Content, records: list[tuple[ReportRun, Retrieval]]) -> 
     for run, record in records:
         for setting in record.settings:
             rows += [
-                (run.name, setting, f"{c.length:,}", percent(c.accuracy), *map(percent, c.interval), str(c.asked))
+                (run.name, setting, f"{c.length:,}", percent(c.accuracy), *map(percent, c.interval), str(c.total))
                 for c in (record.over_depths(n, setting) for n in record.lengths)
             ]
     # Earlier lines are wider, so they stay visible where later lines cover them.
@@ -118,8 +118,8 @@ def _grid(group: str, records: list[Retrieval]) -> str:
             f"{c.length:,}",
             f"{c.depth:g}",
             c.setting,
-            str(c.right),
-            str(c.asked),
+            str(c.correct),
+            str(c.total),
             percent(c.accuracy),
             *map(percent, c.interval),
         )
