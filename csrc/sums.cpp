@@ -15,7 +15,7 @@
 namespace keysift {
 namespace {
 
-// Backward tasks if there are fewer heads. Fixed, so that sums do not depend on the number of threads.
+// Minimum number of backward tasks, also with fewer heads. Fixed, so that sums do not depend on the number of threads.
 constexpr int64_t kTargetTasks = 16;
 constexpr int64_t kSerialPairs = 1 << 14;
 

@@ -25,7 +25,7 @@ class Difference:
 
     @property
     def seeds(self) -> int:
-        """Of the side that has fewer."""
+        """Number of seeds on the side that has fewer."""
         return min(len(self.high), len(self.low))
 
     @property

@@ -72,15 +72,15 @@ def read_or_start(args: Args) -> dict[str, Any]:
 
 
 def variants(args: Args) -> list[tuple[str, str | tuple[str, ...]]]:
-    """Softmax first, then each mechanism in all layers, then in every second one."""
+    """Softmax first, then each mechanism in all layers, then each in every second layer."""
     import keysift
 
     assert args.model is not None
     depth = keysift.load(args.model).config.depth
     others = [name for name in args.mechanisms if name != "softmax"]
-    whole: list[tuple[str, str | tuple[str, ...]]] = [("softmax", "softmax")]
-    whole += [(name, name) for name in others]
-    return whole + [(f"{name}, half", tuple(("softmax", name)[i % 2] for i in range(depth))) for name in others]
+    full: list[tuple[str, str | tuple[str, ...]]] = [("softmax", "softmax")]
+    full += [(name, name) for name in others]
+    return full + [(f"{name}, half", tuple(("softmax", name)[i % 2] for i in range(depth))) for name in others]
 
 
 def write_stories(model: Path, folder: Path) -> None:

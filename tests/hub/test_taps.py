@@ -50,9 +50,9 @@ def test_dropping_a_key_of_one_head_changes_that_head_only() -> None:
 
     with edit(model, {"layers.0.relevance": drop}), trace(model, "layers.0.output") as dropped:
         plain(model, TEXTS[:1])
-    with trace(model, "layers.0.output") as whole:
+    with trace(model, "layers.0.output") as unedited:
         plain(model, TEXTS[:1])
-    same = (dropped["layers.0.attention.output"] == whole["layers.0.attention.output"]).all(-1)[0]
+    same = (dropped["layers.0.attention.output"] == unedited["layers.0.attention.output"]).all(-1)[0]
     assert same[[0, 1, 3]].all()
     assert same[2].tolist() == [True] + [False] * (len(TEXTS[0]) - 1)
 

@@ -25,10 +25,13 @@ from tests.train.in_process import run_training
     [
         ({"model": MultiscreenArch.psi(10**6)}, "this model has at least .* parameters"),
         ({"model": TransformerArch(depth=10**9, heads=1, width=512)}, "this model has at least .* parameters"),
-        ({"model": MultiscreenArch.psi(300)}, "the weights and the state of the optimizer needs about .* GB"),
+        ({"model": MultiscreenArch.psi(300)}, "the training state needs about .* GB"),
         ({"batch_tokens": 32 * 10**12}, "a step of 32,000,000,000,000 tokens needs about"),
         ({"context": 2**34, "batch_tokens": 2**34}, "needs about .* GB"),
-        ({"micro_tokens": 2**29, "batch_tokens": 2**29}, "tokens at once needs about .* lower --micro-tokens"),
+        (
+            {"micro_tokens": 2**29, "batch_tokens": 2**29},
+            "a pass over 536,870,912 tokens needs about .* lower --micro-tokens",
+        ),
         ({"device": "meta"}, "device 'meta' cannot be used here"),
     ],
 )
@@ -63,7 +66,7 @@ def test_min_parameters_is_a_lower_bound() -> None:
 def test_memory_of_a_gpu(tiny: TrainConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10**4, 10**5))
     gpu = World(0, 1, torch.device("cuda"))
-    with refuses("the weights and the state of the optimizer needs about .* are free on cuda"):
+    with refuses("the training state needs about .* are free on cuda"):
         preflight.check_memory(tiny, 257, gpu)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10**9, 10**9))
     preflight.check_memory(tiny, 257, gpu)

@@ -20,7 +20,7 @@ TILES_AT_ONCE = 4  # of the dense definition; gradients of 16 tiles at T = 4096 
 
 
 class ScreeningCase:
-    """The kernel on random unit vectors. Windows are initial (2 to 257) unless `window` sets all of them."""
+    """The kernel on random normal vectors. Windows are the initial ones (2 to 257) unless `window` sets all of them."""
 
     def __init__(self, *, tokens: int, tiles: int, window: float | None = None, acceptance: float = 0.5) -> None:
         self.tokens, self.tiles, self.acceptance = tokens, tiles, acceptance

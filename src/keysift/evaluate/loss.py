@@ -1,7 +1,7 @@
 """Loss of a text: nats per token and bits per byte.
 
-A text longer than the context is read in overlapping windows. Each token is scored once, with at least
-`context - stride` tokens before it (except in the first window). Begin and end tokens of documents
+A text longer than the context is read in overlapping chunks. Each token is scored once, with at least
+`context - stride` tokens before it (except in the first chunk). Begin and end tokens of documents
 are read as context and are not scored.
 """
 

@@ -1,1 +1,1 @@
-"""From a config to a checkpoint. Reading order: config, build, schedule, optimizer, distributed, run, state, loop."""
+"""From a config to a checkpoint. Reading order: config, source, schedule, optimizer, distributed, checkpoint, loop."""

@@ -86,10 +86,8 @@ def check_memory(config: TrainConfig, vocab_size: int, world: World) -> None:
     state = state_bytes(min_parameters(config.model, vocab_size), bool(config.ema)) / sharded
     tokens = config.batch_tokens / world.size
     at_once = max(config.context, min(config.micro_tokens, tokens))
-    _require(
-        state, "the weights and the state of the optimizer", "choose a smaller model, or fsdp2 on more GPUs", world
-    )
-    _require(8 * at_once * vocab_size, f"{at_once:,.0f} tokens at once", "lower --micro-tokens or --context", world)
+    _require(state, "the training state", "choose a smaller model, or fsdp2 on more GPUs", world)
+    _require(8 * at_once * vocab_size, f"a pass over {at_once:,.0f} tokens", "lower --micro-tokens or --context", world)
 
 
 def _require(size: float, what: str, remedy: str, world: World) -> None:

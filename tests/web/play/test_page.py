@@ -85,7 +85,7 @@ def test_keys_are_added_typed_masked_duplicated_and_removed(session: Session) ->
     assert "up to 40 keys" in page.inner_text("#spoken")
 
 
-def test_the_keyboard_can_do_everything(session: Session) -> None:
+def test_the_keyboard_edits_keys_and_switches_views(session: Session) -> None:
     page = session.page
     page.focus("#keys-front .handle:nth-child(2)")
     page.keyboard.press("ArrowUp")

@@ -1,4 +1,4 @@
-"""The README's picture shows the weights Python computes, in both colour schemes."""
+"""The picture of docs/README.md shows the weights that Python computes, in both colour schemes."""
 
 import xml.etree.ElementTree as ET
 from typing import get_args

@@ -34,7 +34,7 @@ class Beyond:
 
 @config
 class Loss:
-    """Loss and bits per byte of a text, read in overlapping windows."""
+    """Loss and bits per byte of a text, read in overlapping chunks."""
 
     model: Model
     """A run, a checkpoint, a saved model, or a preset (untrained)."""
@@ -43,9 +43,9 @@ class Loss:
     tokens: int = 65_536
     """Maximum number of tokens to read."""
     context: int | None = None
-    """Tokens per window; by default the training length."""
+    """Tokens per chunk; by default the training length."""
     stride: int | None = None
-    """Tokens between the starts of two windows; by default half the context."""
+    """Tokens between the starts of two chunks; by default half the context."""
     output: Output = field(default_factory=Output)
 
 

@@ -1,4 +1,4 @@
-"""Check a mechanism: every promise, gradient and backend, with a counterexample for what its spec has wrong.
+"""Check a mechanism: every promise, gradient and backend, with a counterexample for each wrong claim of its spec.
 
 Without a name, measure the rounding errors of every mechanism on every backend.
 """
@@ -72,8 +72,8 @@ def _check_exactness(*, json: bool) -> int:
         output.print_json(record)
         return 0 if record.agrees else 1
     table = output.table()
-    for title in ("mechanism", "backend", "largest error", "of plain torch", "tensor, queries x keys"):
-        table.add_column(title, justify="right" if "error" in title or "plain" in title else "left")
+    for title in ("mechanism", "backend", "largest error", "error of plain torch", "tensor, queries x keys"):
+        table.add_column(title, justify="right" if "error" in title else "left")
     for row in record.rows:
         errors = f"{row.error:.1e}", f"{row.plain:.1e}"
         table.add_row(row.mechanism, row.backend, *errors, row.tensor, style=None if row.agrees else "bold red")

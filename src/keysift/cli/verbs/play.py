@@ -18,11 +18,11 @@ class Args:
     open: bool = True
     """Open the page in the browser; --no-open only writes it."""
     model: str | None = None
-    """Show measurements of this model, any that `keysift inspect` opens, instead of the stored ones of stories15M."""
+    """Model to measure, as for `keysift inspect`; by default the page shows stored measurements of stories15M."""
     json: bool = False
     """Print the measurements of the model as JSON and write no page."""
     picture: Literal["light", "dark"] | None = None
-    """Print the README's picture as SVG instead: the same key with different competitors."""
+    """Print the picture of docs/README.md as SVG: the same key with different competitors."""
 
 
 def run(args: Args) -> None:

@@ -230,7 +230,7 @@ def _axes(x_scale: Scale, y_scale: Scale, x: Axis, y: Axis) -> str:
 
 
 def _labelled_ticks(scale: Scale, axis: Axis) -> Sequence[float]:
-    """Every tick whose label has room, or every second, third ... one."""
+    """The ticks with a label: all, or every second, third and so on if the labels would overlap."""
     widest = max(text_width(axis.format(value)) for value in scale.ticks) + 8
     for every in range(1, len(scale.ticks)):
         ticks = scale.ticks[::every]

@@ -33,8 +33,8 @@ const relu = (v) => Math.max(v, 0);
 /** @type {WeightFunction} */
 function softpick(x, row) {
   const { m, values } = scaledExpm1(x, row.keep);
-  const whole = sum(mapRow(values, Math.abs)) + 1e-8 * Math.exp(-m);
-  return mapRow(values, (v) => relu(v) / Math.max(whole, 2 ** -1022));
+  const total = sum(mapRow(values, Math.abs)) + 1e-8 * Math.exp(-m);
+  return mapRow(values, (v) => relu(v) / Math.max(total, 2 ** -1022));
 }
 
 /** @type {(x: Float64Array, keep: Mask, logit: number) => Float64Array} */

@@ -34,8 +34,8 @@ function visibleMax(x, keep) {
  * @type {(p: Float64Array, extra?: number) => Float64Array}
  */
 function normalise(p, extra = 0) {
-  const whole = sum(p) + extra;
-  return mapRow(p, (v) => (whole > 0 ? v / whole : 0));
+  const total = sum(p) + extra;
+  return mapRow(p, (v) => (total > 0 ? v / total : 0));
 }
 
 /** @type {(x: Float64Array, keep: Mask) => Float64Array} */

@@ -1,5 +1,5 @@
 // Weights of a mechanism as bars. A weight that changed although its score did not gets an arrow, the change and an
-// outline of the bar before.
+// outline of the previous bar.
 
 const BARS_HIGH = 190,
   BARS_TOP = 30,
