@@ -8,7 +8,7 @@
 namespace keysift {
 namespace KEYSIFT_VARIANT {
 
-KEYSIFT_INLINE vf size(vf x) { return x < vf{} ? -x : x; }
+KEYSIFT_INLINE vf absolute(vf x) { return x < vf{} ? -x : x; }
 
 // exp(x) and exp(x) - 1, each correct to rounding, from exp(x) = 2^n exp(r) with |r| <= ln 2 / 2. Below -87 exp(x) is 0, above 88
 // it is infinite.
@@ -54,25 +54,25 @@ KEYSIFT_INLINE vf numerator(vf x) {
   if constexpr (Kind == KEYSIFT_RELU) return positive(x);
   if constexpr (Kind == KEYSIFT_RELU_SQUARED) return positive(x) * positive(x);
   if constexpr (Kind == KEYSIFT_RELU_EXP) return Exponential(positive(x)).minus_one;
-  const vf e = Exponential(-size(x)).power, inverse = splat(1.0f) / (splat(1.0f) + e);
+  const vf e = Exponential(-absolute(x)).power, inverse = splat(1.0f) / (splat(1.0f) + e);
   return x < vf{} ? e * inverse : inverse;
 }
 
 // exp(-m) |exp(x) - 1|, without loss of digits near x = 0.
-KEYSIFT_INLINE vf denominator(vf x, vf m) { return Exponential(positive(x) - m).power * -Exponential(-size(x)).minus_one; }
+KEYSIFT_INLINE vf denominator(vf x, vf m) { return Exponential(positive(x) - m).power * -Exponential(-absolute(x)).minus_one; }
 
 // The weight of a score and its gradient: dp is <dout, v>, delta is <dout, out>.
 template <int Kind>
 KEYSIFT_INLINE void differentiate(vf x, vf dp, vf log, vf delta, vf* weight, vf* dx) {
   const vf none{};
   if constexpr (kNormalised<Kind>) {
-    // exp(x - log) as a square: a small denominator makes it overflow, and its product with a small factor not.
+    // exp(x - log) as a square. With a small denominator it would overflow although its product with a small factor does not.
     const vf root = Exponential((x - log) * splat(0.5f)).power;
-    *weight = x > none ? root * (root * -Exponential(-size(x)).minus_one) : none;
+    *weight = x > none ? root * (root * -Exponential(-absolute(x)).minus_one) : none;
     const vf below = Kind == KEYSIFT_SOFTPICK ? (x < none ? root * (root * delta) : none) : none;
     *dx = x > none ? root * (root * (dp - delta)) : below;
   } else if constexpr (Kind == KEYSIFT_SIGMOID) {
-    const vf e = Exponential(-size(x)).power, large = splat(1.0f) / (splat(1.0f) + e), small = e * large;
+    const vf e = Exponential(-absolute(x)).power, large = splat(1.0f) / (splat(1.0f) + e), small = e * large;
     *weight = x < none ? small : large;
     *dx = dp * large * small;
   } else if constexpr (Kind == KEYSIFT_RELU_EXP) {

@@ -22,7 +22,7 @@ from keysift.train.config import TrainConfig, flatten
 
 
 def non_default_settings(config: TrainConfig) -> dict[str, Any]:
-    """Settings that differ from the defaults. Records store only these, so they stay valid when settings are added."""
+    """Settings that differ from the defaults. Records are compared by these, so new settings do not invalidate them."""
     default = flatten(replace(TrainConfig(), model=DEFAULT_ARCHS[config.arch]))
     return {name: value for name, value in flatten(config).items() if name == "arch" or value != default[name]}
 

@@ -15,7 +15,7 @@ from tests.refusals import refuses
 
 
 def quiet(line: str) -> None:
-    """Says nothing."""
+    """A log that prints nothing."""
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:

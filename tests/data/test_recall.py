@@ -86,9 +86,9 @@ def test_letter_frequencies_are_skewed() -> None:
 def test_refusals() -> None:
     with refuses("2 to 1024 letters and values, got 1"):
         Recall(letters=1)
-    with refuses("between 1 and all 4 letters"):
+    with refuses("queries must be between 1 and the number of letters, 4, got 5"):
         Recall(letters=4, queries=5)
-    with refuses("at least 32 tokens in steps of 2, got 31"):
+    with refuses("at least 32 tokens, a multiple of 2, got 31"):
         Recall(hops=2, length=31)
     with refuses("depth is a fraction of the context"):
         ONE_HOP.row(0, depth=2.0)

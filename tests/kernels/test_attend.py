@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import keysift
-from keysift.kernels.attend import BACKENDS, Choice, attend, explain, force_backend
+from keysift.kernels.attend import Choice, attend, explain, force_backend
 from keysift.kernels.positions import Positions
 from keysift.mechanisms import MECHANISMS
 from keysift.mechanisms.spec import Mechanism
@@ -143,8 +143,10 @@ def test_explain_reports_backend_and_reasons() -> None:
     q, k, v = inputs(MECHANISMS.find("softmax"), t=3, s=3)
     choice = explain("softmax", q, k, v)
     assert isinstance(choice, Choice)
-    assert choice.backend in BACKENDS
-    assert explain("softmax", q, k, v, backend="dense").backend == "dense"
+    assert choice.backend == "sdpa"
+    assert list(choice.declined) == ["screening_cpu"]
+    assert all(choice.declined.values())
+    assert explain("softmax", q, k, v, backend="dense") == Choice("dense", {})
 
 
 @pytest.mark.slow

@@ -8,10 +8,11 @@ from keysift.core.statistics import Sample, sample
 from keysift.models.architecture import DEFAULT_ARCHS, field_names
 from keysift.records.runs import ComparedRun, Comparison, RunGroup, RunLabel, RunSummary
 
-# Settings that the description of the model contains, and settings of a session that do not affect the result.
+# Settings that the description of the model contains.
 _IN_MODEL_NAME = {"arch", "depth", "tiles", "heads", "width", "mechanism", "seed"}
 _OF_A_MODEL = ("lr", "warmup", "seed")  # settings that vary within a model
 _MAX_NAME = 24  # characters of a directory name that serves as a label
+# Settings of a session, which do not affect the result.
 _SESSION = {
     *("steps", "minutes", "device", "strategy", "micro_tokens", "recompute", "compile", "track"),
     *("save_every", "keep_last", "keep_every", "keep_best", "sample_prompt", "sample_tokens"),
@@ -21,9 +22,9 @@ _SESSION = {
 def compare(summaries: Sequence[RunSummary], names: Sequence[str] | None = None) -> Comparison:
     """Sort runs, best first, by bits per byte (comparable over tokenizers) or validation loss; unknown values last."""
     fields = _differing_settings(summaries)
-    called = names if names is not None else short_names([Path(run.path) for run in summaries])
-    labels = run_labels(summaries, called)
-    ordered = sorted(zip(called, labels, summaries, strict=True), key=lambda row: _rank(row[2]))
+    run_names = names if names is not None else short_names([Path(run.path) for run in summaries])
+    labels = run_labels(summaries, run_names)
+    ordered = sorted(zip(run_names, labels, summaries, strict=True), key=lambda row: _rank(row[2]))
     runs = tuple(
         ComparedRun(
             name=name,
@@ -81,8 +82,8 @@ def run_labels(summaries: Sequence[RunSummary], names: Sequence[str]) -> list[Ru
     fields = labelling_settings(summaries)
     models = _short_models(summaries)
 
-    def label(run: RunSummary, but: Sequence[str] = ()) -> str:
-        settings = [f"{name} {setting_text(run, name)}" for name in fields if name not in but]
+    def label(run: RunSummary, without: Sequence[str] = ()) -> str:
+        settings = [f"{name} {setting_text(run, name)}" for name in fields if name not in without]
         settings = [setting for setting in settings if not setting.endswith(" ")]
         return ", ".join([*filter(None, [models[run.model]]), *settings]) or run.model
 
@@ -99,7 +100,7 @@ def run_labels(summaries: Sequence[RunSummary], names: Sequence[str]) -> list[Ru
         f"{label}, {name}" if labels.count(label) > 1 else label for label, name in zip(labels, names, strict=True)
     ]
     return [
-        RunLabel(name=name, group=group, model=label(run, but=_OF_A_MODEL))
+        RunLabel(name=name, group=group, model=label(run, without=_OF_A_MODEL))
         for name, group, run in zip(labels, groups, summaries, strict=True)
     ]
 

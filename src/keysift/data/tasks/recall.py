@@ -51,7 +51,7 @@ class Recall:
         if not (2 <= self.letters <= MOST and 2 <= self.values <= MOST):
             raise RangeError(f"recall has 2 to {MOST} letters and values, got {self.letters} and {self.values}")
         if not 1 <= self.queries <= self.letters:
-            raise RangeError(f"recall asks between 1 and all {self.letters} letters, got queries={self.queries}")
+            raise RangeError(f"queries must be between 1 and the number of letters, {self.letters}, got {self.queries}")
         if self.start_letters is not None and not max(2, self.queries) <= self.start_letters <= self.letters:
             raise RangeError(
                 f"start_letters must be between the number of queried letters ({max(2, self.queries)}) and all "
@@ -95,8 +95,8 @@ class Recall:
         pairs = length // self.hops - self.queries
         if length % self.hops or pairs < self.queries:
             raise RangeError(
-                f"a row of {self.hops}-hop recall has {self.hops} token(s) for each pair and query, and holds every "
-                f"letter it asks: at least {2 * self.hops * self.queries} tokens in steps of {self.hops}, got {length}"
+                f"a row of {self.hops}-hop recall with {self.queries} queries needs at least "
+                f"{2 * self.hops * self.queries} tokens, a multiple of {self.hops}, got {length}"
             )
         return pairs
 

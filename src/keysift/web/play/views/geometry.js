@@ -120,7 +120,7 @@ function keyArrow(scene, view, key, j, at, [cx, cy]) {
   ];
 }
 
-/** @type {(chart: SVGSVGElement, id: string, label: string, turn: (angle: number, gesture: string) => void) => Knob} */
+/** @type {(chart: SVGSVGElement, id: string, label: string, setAngle: (angle: number, gesture: string) => void) => Knob} */
 function arrowKnob(chart, id, label, setAngle) {
   const shape = [
     svg("line", { class: "arrow" }),
