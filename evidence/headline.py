@@ -39,7 +39,7 @@ def figure() -> str:
 
 
 def _lower(group: SeedGroup, context: float) -> Sample | None:
-    """No scaling is one of the choices."""
+    """The lowest mean loss over RoPE factors and the model as trained."""
     samples = (group.loss_at(context, AS_TRAINED), group.loss_at_best_rope(context))
     return min((losses for losses in samples if losses is not None), key=lambda losses: losses.mean, default=None)
 

@@ -26,24 +26,24 @@ class WindowLayer(CacheLayerMixin):  # type: ignore[misc]
 
     is_croppable = True
 
-    def __init__(self, whole: "WindowCache", store: LayerCache) -> None:
+    def __init__(self, parent: "WindowCache", store: LayerCache) -> None:
         super().__init__()
-        self.whole = whole
+        self.parent = parent
         self.store = store
 
     @property
     def batch_size(self) -> int:
-        return self.whole.past.batch
+        return self.parent.past.batch
 
     @property
     def nbytes(self) -> int:
         return self.store.nbytes
 
     def get_seq_length(self) -> int:
-        return self.whole.columns
+        return self.parent.columns
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.whole.columns + query_length, 0
+        return self.parent.columns + query_length, 0
 
     def get_max_length(self) -> int:
         return -1
