@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from keysift.cli.flags.subject import check_subject
 from keysift.cli.flags.texts import read_texts
 from keysift.cli.main import main
 from keysift.cli.verbs.compare import Args, run
@@ -110,6 +111,14 @@ def _missing_library(*_: object, **__: object) -> None:
 
 def _no_network(*_: object) -> None:
     raise OSError("no network in tests")
+
+
+@pytest.mark.parametrize("where", ["./nofile", "no/such/folder", "/nofile", "nofile.gguf"])
+def test_a_path_that_is_not_there_is_refused_without_the_hub(where: str) -> None:
+    with refuses(f"{where} is neither a keysift model, .* nor a name that can be downloaded; correct the path"):
+        check_subject(where)
+    check_subject("gpt2")
+    check_subject("HuggingFaceTB/SmolLM2-135M")
 
 
 def test_an_unknown_model_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

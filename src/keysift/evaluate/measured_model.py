@@ -5,12 +5,10 @@ from pathlib import Path
 
 import torch
 
-from keysift.core.errors import DataError
-from keysift.core.registry import nearest
 from keysift.data.tokenizers.base import Tokenizer
 from keysift.data.tokenizers.bytes import Bytes
 from keysift.models.language_model import LanguageModel, count_parameters
-from keysift.models.model_type import import_advice
+from keysift.models.model_type import check_model_or_preset
 from keysift.models.presets import CONTEXT, PRESETS
 from keysift.models.registry import build, configure, kind_of
 from keysift.models.text_model import open as open_model
@@ -41,12 +39,7 @@ def open_measured_model(name: str, *, seed: int = 0) -> MeasuredModel:
             describe(text_model.model, str(path), step=saved_step(path) if is_run else None),
             summary(path).data if is_run else "",
         )
-    if name not in PRESETS:
-        raise DataError(
-            import_advice(path)
-            or f"{name} is neither a directory with a model nor a preset; {nearest(name, PRESETS.names())}"
-            f"train one with keysift train, or see keysift presets"
-        )
+    check_model_or_preset(name)
     config = configure(PRESETS.find(name).arch, vocab_size=Bytes.vocab_size, context=CONTEXT)
     model = build(config, torch.Generator().manual_seed(seed)).eval()
     return MeasuredModel(model, Bytes(), describe(model, f"{name}, untrained", step=0))

@@ -16,8 +16,9 @@ from keysift.data.tokenizers.load import load_tokenizer, save_tokenizer
 from keysift.hub.remote_code import ENTRY, bundle, file_of
 from keysift.models.importing import ORIGIN
 from keysift.models.language_model import LanguageModel, count_parameters
+from keysift.models.model_type import CONFIG
 from keysift.models.registry import kind_of
-from keysift.models.save import CONFIG, load, write_model
+from keysift.models.save import load, write_model
 from keysift.records.runs import RunSummary
 from keysift.runs.layout import is_run_directory
 from keysift.runs.summary import summary

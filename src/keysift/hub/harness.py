@@ -16,7 +16,8 @@ from lm_eval.tasks import TaskManager
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import keysift.hub  # noqa: F401
-from keysift.models.save import CONFIG, read_model_config
+from keysift.models.model_type import CONFIG
+from keysift.models.save import read_model_config
 from keysift.nn.inference import Inference
 
 

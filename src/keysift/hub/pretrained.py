@@ -12,8 +12,9 @@ from transformers import PreTrainedModel
 from keysift.core.errors import DataError, ShapeError
 from keysift.hub.configuration import KeysiftConfig
 from keysift.models.language_model import LanguageModel
+from keysift.models.model_type import CONFIG
 from keysift.models.registry import build
-from keysift.models.save import CONFIG, read_model_config
+from keysift.models.save import read_model_config
 from keysift.models.tensor_files import Shards
 from keysift.nn.embedding import TiedHead, UnitEmbedding
 

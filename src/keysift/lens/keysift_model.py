@@ -16,9 +16,9 @@ from keysift.kernels.call import Call
 from keysift.lens.layer_view import LayerView
 from keysift.lens.model import IGNORE_INDEX, Visit, next_tokens, pad, token_pieces
 from keysift.models.language_model import LanguageModel, count_parameters
-from keysift.models.model_type import keysift_kind
+from keysift.models.model_type import CONFIG, keysift_kind
 from keysift.models.registry import MODEL_KINDS
-from keysift.models.save import CONFIG, load
+from keysift.models.save import load
 from keysift.nn.scalars import MechanismScalars
 from keysift.nn.tap import call_taps, taps
 from keysift.records.lens import ModelInfo

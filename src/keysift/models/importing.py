@@ -15,14 +15,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from keysift.core import memory, safe_json
+from keysift.core import memory
 from keysift.core.disk import atomic_folder, write_json
 from keysift.core.errors import DataError
 from keysift.data.tokenizers.base import Tokenizer
 from keysift.data.tokenizers.load import load_tokenizer, save_tokenizer
 from keysift.models.llama_config import DERIVED, our_name, read_config, their_name
-from keysift.models.model_type import GGUF, is_hugging_face, keysift_kind
-from keysift.models.save import CONFIG, meta_model_for, write_model
+from keysift.models.model_type import CONFIG, GGUF, check_import_source, read_source_config
+from keysift.models.save import meta_model_for, write_model
 from keysift.models.tensor_files import INDEX, Shards, Tensors
 from keysift.models.text_model import TextModel
 
@@ -85,16 +85,7 @@ def _check_tied_table(source: Path, tied: bool, tensors: Tensors, state: Mapping
 
 
 def _read_directory(path: Path, tokenizer: Path | None) -> _Source:
-    if not (path / CONFIG).is_file():
-        raise DataError(f"{path} has no {CONFIG}; give a Hugging Face directory or a .gguf file")
-    try:
-        config = safe_json.load(path / CONFIG)
-    except ValueError as error:
-        raise DataError(f"{path / CONFIG} is not JSON ({error}); was it cut short?") from error
-    if not isinstance(config, dict) or not is_hugging_face(config):
-        ours = keysift_kind(config) is not None
-        why = "is a keysift model already; use it as it is" if ours else "has no model_type"
-        raise DataError(f"{path / CONFIG} {why}")
+    config = read_source_config(path)
     tensors = Shards(path)
     paths = (path / CONFIG, *sorted(path.glob("*.safetensors")), *path.glob(INDEX), *path.glob("tokenizer*.json"))
     files = tuple(file for file in paths if file.is_file())
@@ -114,8 +105,7 @@ def _read_gguf(path: Path, tokenizer: Path | None) -> _Source:
     from keysift.data.tokenizers.gguf import from_fields
     from keysift.models.gguf_file import File
 
-    if not path.is_file():
-        raise DataError(f"{path} is not a file; give a Hugging Face directory or a .gguf file")
+    check_import_source(path)
     file = File(path)
     chosen = _tokenizer(tokenizer) if tokenizer is not None else from_fields(file.fields, path)
     return _Source(file.config, file, chosen, (path,))

@@ -1,15 +1,20 @@
-"""Presets: the model sizes of the paper, with their parameter counts (arXiv:2604.01178v3, tables 2 and 3)."""
+"""Presets: the model sizes of the paper, with their parameter counts (arXiv:2604.01178v3, tables 2 and 3).
+
+Their names and sizes are free of torch; building a model imports it.
+"""
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from keysift.core.registry import Registry
 from keysift.models.architecture import Arch, MultiscreenArch, TransformerArch
-from keysift.models.language_model import LanguageModel, count_parameters
-from keysift.models.registry import ModelConfig, build, build_meta, configure
+
+if TYPE_CHECKING:
+    import torch
+
+    from keysift.models.language_model import LanguageModel
+    from keysift.models.registry import ModelConfig
 
 VOCABULARY, CONTEXT = 50_257, 4096
 
@@ -23,10 +28,14 @@ class Preset:
     arch: Arch
 
     @property
-    def config(self) -> ModelConfig:
+    def config(self) -> "ModelConfig":
+        from keysift.models.registry import configure
+
         return configure(self.arch, vocab_size=VOCABULARY, context=CONTEXT)
 
-    def model(self, generator: torch.Generator | None = None) -> LanguageModel:
+    def model(self, generator: "torch.Generator | None" = None) -> "LanguageModel":
+        from keysift.models.registry import build
+
         return build(self.config, generator)
 
     def counts(self) -> tuple[int, int]:
@@ -37,6 +46,9 @@ class Preset:
 
 @cache
 def _parameters(preset: Preset) -> int:
+    from keysift.models.language_model import count_parameters
+    from keysift.models.registry import build_meta
+
     return count_parameters(build_meta(preset.config))
 
 

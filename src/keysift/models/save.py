@@ -27,16 +27,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from keysift.core import config as configs
-from keysift.core import safe_json
 from keysift.core.disk import atomic_folder
 from keysift.core.errors import DataError, KeysiftError
 from keysift.mechanisms.lookup import loaded_plugins, require_plugins
 from keysift.models.language_model import LanguageModel
-from keysift.models.model_type import MODEL_TYPE, import_advice, keysift_kind
+from keysift.models.model_type import CONFIG, MODEL_TYPE, WEIGHTS, keysift_kind, read_keysift_config
 from keysift.models.registry import MODEL_KINDS, ModelKind, build_meta, kind_of
-from keysift.models.tensor_files import WEIGHTS, Entry, Shards
+from keysift.models.tensor_files import Entry, Shards
 
-CONFIG = "config.json"
 PLUGINS = "keysift_plugins"  # modules that registered mechanisms when the model was saved
 # Fields that transformers adds to config.json. They affect how it runs the model, not what the model computes.
 HOST_FIELDS = frozenset(
@@ -172,22 +170,9 @@ def _load(directory: Path) -> LanguageModel:
 
 def read_model_config(path: Path) -> tuple[ModelKind, Any]:
     """Kind and config of the model that a config.json describes. Raises DataError for any other file."""
-    advice = import_advice(path.parent)
-    if not path.is_file():
-        raise DataError(
-            advice or f"{path} is missing; a model directory has {CONFIG} and {WEIGHTS}, as save() writes them"
-        )
-    try:
-        data = safe_json.load(path)
-    except ValueError as error:
-        raise DataError(f"{path} is not JSON ({error}); was it cut short?") from error
-    if advice is not None:
-        raise DataError(advice)
+    data = read_keysift_config(path)
     name = keysift_kind(data)
-    if name is None:
-        raise DataError(
-            f'{path} has no model_type of keysift; expected for example "model_type": "{MODEL_TYPE}multiscreen"'
-        )
+    assert name is not None
     kind = MODEL_KINDS.find(name)
     plugins = data.get(PLUGINS, [])
     if isinstance(plugins, list) and all(isinstance(plugin, str) for plugin in plugins):

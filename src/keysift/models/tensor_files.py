@@ -8,8 +8,8 @@ from torch import Tensor
 
 from keysift.core import safe_json
 from keysift.core.errors import DataError, UnsupportedError
+from keysift.models.model_type import WEIGHTS
 
-WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
 
 

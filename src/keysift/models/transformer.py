@@ -59,7 +59,9 @@ class Transformer(LanguageModel):
         super().__init__()
         generator = generator or torch.default_generator
         self.config = config
-        self.embedding = nn.Embedding(config.vocab_size, config.width)
+        # nn.Embedding skips its own random initialisation when it is given a table.
+        table = torch.empty(config.vocab_size, config.width)
+        self.embedding = nn.Embedding(config.vocab_size, config.width, _weight=table)
         fill_normal(self.embedding.weight, config.stds[0], generator)
         self.layers = nn.ModuleList(_block(config, layer, generator) for layer in range(config.depth))
         self.norm = nn.RMSNorm(config.width, eps=config.norm_eps, elementwise_affine=config.final_gain)

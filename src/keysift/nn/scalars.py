@@ -55,6 +55,10 @@ class MechanismScalars(nn.Module):
         return channels
 
     def _raw(self, scalar: Scalar, generator: torch.Generator) -> Tensor:
+        if torch.get_default_device().type == "meta":
+            # Computed on the CPU: arithmetic on the meta device imports sympy and a compiler.
+            with torch.device("cpu"):
+                return self._raw(scalar, torch.Generator()).to("meta")
         raw = scalar.init(self.site, generator).to(torch.get_default_dtype())
         return raw.expand([self.sizes[axis] for axis in scalar.per.value]).clone() if raw.ndim == 0 else raw
 

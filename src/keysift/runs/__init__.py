@@ -1,1 +1,1 @@
-"""The run directory. All modules but directory and machine are free of torch."""
+"""The run directory. All modules but machine are free of torch."""

@@ -20,9 +20,7 @@ from typing import Any
 from keysift.core import safe_json
 from keysift.core.disk import is_leftover, write_json
 from keysift.core.errors import DataError
-from keysift.models.model_type import import_advice
-from keysift.models.save import CONFIG
-from keysift.models.tensor_files import WEIGHTS
+from keysift.models.model_type import CONFIG, WEIGHTS, import_advice
 from keysift.runs import checkpoint
 from keysift.runs.layout import (
     CHECKPOINTS,

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keysift.core.errors import DataError
+from keysift.core.provenance import Provenance
 from keysift.records.runs import RunSummary
 from keysift.records.trials import Scaling, Stability, Trial
-from keysift.runs import machine
 from keysift.runs.compare import labelling_settings, setting_text
 from keysift.runs.summary import find_runs, summary
 
@@ -23,25 +23,36 @@ def read_stability(folders: Sequence[Path]) -> Stability:
     """Final loss by learning rate of the runs in these folders."""
     start = time.monotonic()
     trials, command = read_trials(folders), _command("stability", folders)
-    return Stability(source=_source(folders), trials=trials, made=machine.record_provenance(command, start))
+    return Stability(source=_source(folders), trials=trials, made=_provenance(command, start))
 
 
 def read_scaling(folders: Sequence[Path]) -> Scaling:
     """Final loss by parameter count of the runs in these folders."""
     start = time.monotonic()
     trials, command = read_trials(folders), _command("scaling", folders)
-    return Scaling(source=_source(folders), trials=trials, made=machine.record_provenance(command, start))
+    return Scaling(source=_source(folders), trials=trials, made=_provenance(command, start))
 
 
-def read_trials(folders: Sequence[Path]) -> tuple[Trial, ...]:
-    """One trial for each run in these folders."""
+def _provenance(command: str, start: float) -> Provenance:
+    from keysift.runs import machine  # imports torch, which reading runs does not need
+
+    return machine.record_provenance(command, start)
+
+
+def trial_runs(folders: Sequence[Path]) -> list[Path]:
+    """The runs in these folders. Raises DataError if there is none."""
     paths = sorted({path for folder in folders for path in find_runs(folder)})
     if not paths:
         raise DataError(
             f"no runs in {', '.join(map(str, folders)) or 'an empty list'}; "
             f"make some with keysift sweep --over lr=0.001,0.01 seed=0,1 --steps 100 --out sweeps/rates"
         )
-    runs = [summary(path) for path in paths]
+    return paths
+
+
+def read_trials(folders: Sequence[Path]) -> tuple[Trial, ...]:
+    """One trial for each run in these folders."""
+    runs = [summary(path) for path in trial_runs(folders)]
     fields = [name for name in labelling_settings(runs) if name not in _OWN_AXES]
     return tuple(_trial(run, {name: setting_text(run, name) for name in fields}) for run in runs)
 

@@ -19,6 +19,7 @@ from keysift.core.errors import ConfigError, DataError
 from keysift.core.registry import nearest
 from keysift.core.regular_file import read_text
 from keysift.models.architecture import DEFAULT_ARCHS, Arch, MultiscreenArch, arch_name, field_names
+from keysift.models.presets import PRESETS
 from keysift.train.config import TrainConfig, flatten
 
 CHOICES = ("arch", "preset", "psi")
@@ -56,8 +57,6 @@ def choose(model: Arch, settings: Mapping[str, Any]) -> Arch:
     """The model that arch, preset and psi select, before its own fields apply. Refuses settings that do not fit it."""
     arch, preset, psi = (settings.get(name) for name in CHOICES)
     if preset is not None:
-        from keysift.models.presets import PRESETS  # its models need torch
-
         model = PRESETS.find(preset).arch
         if arch is not None and arch != arch_name(model):
             raise ConfigError(f"the preset {preset} is a {arch_name(model)}, but arch is {arch}; drop one of them")

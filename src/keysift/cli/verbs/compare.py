@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from keysift.cli.flags.out_file import make_folder_of
+from keysift.cli.flags.subject import check_subject, open_subject
 from keysift.core.config import config
 from keysift.core.disk import write_atomic
 from keysift.core.errors import ConfigError
@@ -32,23 +34,24 @@ class Args:
 
 
 def run(args: Args) -> None:
-    from keysift.cli.flags.out_file import make_folder_of
     from keysift.cli.flags.texts import read_texts
+
+    if len(args.models) < 2:
+        raise ConfigError(f"compare needs two models or more, got {len(args.models)}; for one use keysift inspect")
+    for where in args.models:
+        check_subject(where)
+    texts = read_texts(args.text)
+    name, text = next(iter(texts.items()))
+    if args.out is not None:
+        make_folder_of(args.out)
     from keysift.cli.terminal.output import print_json
     from keysift.cli.terminal.progress import ProgressBar
-    from keysift.hub.lens_model import open_model
     from keysift.lens.diagnostics.pairs import pairs
     from keysift.lens.inspection import inspect
     from keysift.lens.model import encode_text
     from keysift.web.inspect.page import inspect_page
 
-    if len(args.models) < 2:
-        raise ConfigError(f"compare needs two models or more, got {len(args.models)}; for one use keysift inspect")
-    texts = read_texts(args.text)
-    name, text = next(iter(texts.items()))
-    if args.out is not None:
-        make_folder_of(args.out)
-    subjects = [open_model(where) for where in args.models]
+    subjects = [open_subject(where) for where in args.models]
     first = [encode_text(subject, name, text, args.tokens) for subject in subjects]
     records = []
     for subject in subjects:

@@ -22,15 +22,15 @@ class Args:
 
 def run(args: Args) -> int:
     if args.text:
-        from keysift.cli.demos.text import text_demo
-
         if args.steps is not None:
             raise ConfigError("--steps does not apply to --text, which trains for --seconds")
+        from keysift.cli.demos.text import text_demo
+
         seconds = 90.0 if args.seconds is None else args.seconds
         text_demo(args.out or Path("out/demo.html"), seconds=seconds, json=args.json)
         return 0
-    from keysift.cli.demos.recall import recall_demo
-
     if args.seconds is not None:
         raise ConfigError("--seconds applies to keysift demo --text only; the other demo trains for --steps")
+    from keysift.cli.demos.recall import recall_demo
+
     return recall_demo(args.out or Path("out/demo"), steps=args.steps, json=args.json, named=args.out is not None)

@@ -6,6 +6,7 @@ import tyro
 
 from keysift.cli.evaluation.flags import Lm, Loss, Positions, Relevance, Retrieval, Scaling, Stability, Windows
 from keysift.core.config import config
+from keysift.models.model_type import check_model_or_preset
 
 
 @config
@@ -28,6 +29,12 @@ def run(args: Args) -> None:
 
         eval_lm.run(args.do)
         return
+    if isinstance(args.do, Stability | Scaling):
+        from keysift.sweep.trials import trial_runs
+
+        trial_runs(args.do.folders)
+    else:
+        check_model_or_preset(args.do.model)
     from keysift.cli.evaluation.measure import evaluate, run_evals
     from keysift.cli.evaluation.output import show
 

@@ -7,6 +7,7 @@ import tyro
 
 from keysift.core.config import config
 from keysift.core.errors import ConfigError
+from keysift.models.model_type import CONFIG, read_keysift_config
 
 
 @config
@@ -27,6 +28,7 @@ def run(args: Args) -> None:
             "choose a target: --hub exports the model with its code for transformers; "
             "where keysift is installed, transformers reads the run directly"
         )
+    read_keysift_config(args.run / CONFIG)
     from keysift.hub.export import export
 
     files = export(args.run, args.out)

@@ -10,6 +10,7 @@ import tyro
 from keysift.cli.flags.command_line import decode_argument
 from keysift.core.config import config
 from keysift.core.errors import ConfigError, DataError
+from keysift.models.model_type import CONFIG, read_keysift_config
 from keysift.models.sampling_settings import Sampling
 from keysift.nn.inference import Inference
 
@@ -35,11 +36,12 @@ class Args:
 
 
 def run(args: Args) -> None:
+    prompt, stop = _prompt(args), tuple(map(decode_argument, args.stop))
+    read_keysift_config(args.run / CONFIG)
     from keysift.cli.terminal import output
     from keysift.models import text_model
     from keysift.models.generate import Request
 
-    prompt, stop = _prompt(args), tuple(map(decode_argument, args.stop))
     request = Request(prompt=prompt, max_new_tokens=args.max_new_tokens, sampling=args.sampling, stop=stop)
     generation = text_model.open(args.run).start([request], inference=args.inference)
     if args.echo:

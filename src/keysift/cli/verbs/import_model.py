@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import tyro
 
 from keysift.core.config import config
+from keysift.models.model_type import check_import_source
 
 
 @config
@@ -21,6 +22,7 @@ class Args:
 
 
 def run(args: Args) -> None:
+    check_import_source(args.source)
     from keysift.cli.terminal import output
     from keysift.models.importing import import_model
     from keysift.models.language_model import count_parameters

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from keysift.cli.flags.out_file import make_folder_of
+from keysift.cli.flags.subject import check_subject, open_subject
 from keysift.core.config import config, to_dict
 from keysift.core.disk import write_atomic
 
@@ -43,22 +45,22 @@ class Args:
 
 
 def run(args: Args) -> None:
-    from keysift.cli.flags.command_line import command_line
-    from keysift.cli.flags.out_file import make_folder_of
     from keysift.cli.flags.texts import read_texts
+
+    check_subject(args.model)
+    texts = read_texts(args.text)
+    for flag, path in (("--out", args.out), ("--record", args.record), ("--maps", args.maps)):
+        if path is not None:
+            make_folder_of(path, flag)
+    from keysift.cli.flags.command_line import command_line
     from keysift.cli.terminal.output import print_json
     from keysift.cli.terminal.progress import ProgressBar
-    from keysift.hub.lens_model import open_model
     from keysift.lens.diagnostics.pairs import pairs
     from keysift.lens.inspection import inspect
     from keysift.lens.model import encode_text
     from keysift.web.inspect.page import inspect_page
 
-    texts = read_texts(args.text)
-    for flag, path in (("--out", args.out), ("--record", args.record), ("--maps", args.maps)):
-        if path is not None:
-            make_folder_of(path, flag)
-    subject = open_model(args.model)
+    subject = open_subject(args.model)
     name, text = next(iter(texts.items()))
     first = encode_text(subject, name, text, args.tokens)
     if args.maps is not None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from keysift.cli.flags.subject import check_subject, open_subject
 from keysift.core.config import config, to_dict
 
 
@@ -26,6 +27,8 @@ class Args:
 
 
 def run(args: Args) -> None:
+    if args.model is not None:
+        check_subject(args.model)
     import webbrowser
 
     from keysift.cli.flags.out_file import make_folder_of
@@ -52,13 +55,12 @@ def run(args: Args) -> None:
 
 def measure(model: str, tokens: int = 256) -> Mapping[str, Any]:
     """Dispersion curves of the model on a short story, and the relevance maps of three representative heads."""
-    from keysift.hub.lens_model import open_model
     from keysift.lens.diagnostics.dispersion import dispersion_curves, representative_heads
     from keysift.lens.diagnostics.relevance_maps import relevance_maps
     from keysift.lens.inspection import inspect
 
     story = (resources.files("keysift.lens") / "story.txt").read_text(encoding="utf-8").replace("\n", " ")
-    subject = open_model(model)
+    subject = open_subject(model)
     record = inspect(subject, {"a story": story}, tokens=tokens, sample=1, tests=False)
     maps = relevance_maps(
         subject, story, tokens=24, heads=representative_heads(record), source="a story", command="keysift play"

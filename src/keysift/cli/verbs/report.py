@@ -34,13 +34,14 @@ def run(args: Args) -> int:
     from keysift.cli.terminal import output
     from keysift.core.disk import write_atomic
     from keysift.core.errors import ConfigError
-    from keysift.sweep.evaluate_runs import evaluate_missing
     from keysift.sweep.report import gather_report, run_directories
-    from keysift.web.report.page import report_page
 
     if not args.runs:
         raise ConfigError("name at least one run, e.g. keysift report runs/first -o report.html")
     paths = run_directories(args.runs)
+    from keysift.sweep.evaluate_runs import evaluate_missing
+    from keysift.web.report.page import report_page
+
     try:
         notes = evaluate_missing(paths, on_start=_print_start) if args.measure else []
     except KeyboardInterrupt:

@@ -34,21 +34,21 @@ def defaults(argv: list[str]) -> Args:
 
 
 def run(args: Args) -> None:
+    if args.processes < 1:
+        raise ConfigError(f"processes must be at least 1, got {args.processes}")
+    if not args.over and not args.each:
+        raise ConfigError("nothing to sweep over; add --over lr=0.01,0.1 or --each 'psi=4' 'psi=6'")
+    from keysift.sweep.plan import plan_runs
+
+    planned = plan_runs(args.train, args.each, args.over)
     from keysift.cli.terminal import output
     from keysift.cli.terminal.run_table import print_comparison
     from keysift.core.disk import write_atomic, write_json
     from keysift.runs.compare import compare
     from keysift.sweep.drive import sweep
-    from keysift.sweep.plan import plan_runs
     from keysift.web.report.sweep_page import sweep_page
 
-    if args.processes < 1:
-        raise ConfigError(f"processes must be at least 1, got {args.processes}")
-    if not args.over and not args.each:
-        raise ConfigError("nothing to sweep over; add --over lr=0.01,0.1 or --each 'psi=4' 'psi=6'")
-    outcomes = sweep(
-        plan_runs(args.train, args.each, args.over), args.out, processes=args.processes, show=not args.quiet
-    )
+    outcomes = sweep(planned, args.out, processes=args.processes, show=not args.quiet)
     runs = {outcome.name: outcome.summary for outcome in outcomes if outcome.summary is not None}
     results = [
         {"run": outcome.name, "state": outcome.state}

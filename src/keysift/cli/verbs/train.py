@@ -9,7 +9,9 @@ import tyro
 from keysift.cli.flags.model_choice import Choice, chosen_model, flag_value
 from keysift.core.config import config
 from keysift.core.errors import ConfigError
-from keysift.train.config import TrainConfig
+from keysift.models.model_type import CONFIG, read_keysift_config
+from keysift.runs.directory import Run
+from keysift.train.config import TrainConfig, check_duration
 from keysift.train.settings import read_toml
 
 
@@ -38,13 +40,14 @@ def defaults(argv: list[str]) -> Args:
         raise ConfigError("--resume uses the config of its run; drop --config and --init, and pass changes as flags")
     base = TrainConfig()
     if resume is not None:
-        from keysift.runs.directory import Run
+        Run(Path(resume)).read_train_json()  # refuse a folder without a run before torch is imported
         from keysift.train.manifest import read_manifest
 
         base = read_manifest(Run(Path(resume))).config
     elif file is not None:
         base = read_toml(Path(file), None if init is None else Path(init))
     elif init is not None:
+        read_keysift_config(Path(init) / CONFIG)
         from keysift.train.init import config_from_model
 
         base = config_from_model(Path(init))
@@ -59,11 +62,22 @@ def run(args: Args) -> None:
         return
     if (args.out is None) == (args.resume is None):
         raise ConfigError("pass --out DIRECTORY for a new run, or --resume DIRECTORY to resume a run")
+    if args.resume is None:
+        check_duration(args.train)
+        _check_data(args.train.data)
     from keysift.train.loop import train
 
     where = args.out or args.resume
     assert where is not None
     train(args.train, where, resume=args.resume is not None, show=not args.quiet)
+
+
+def _check_data(source: str) -> None:
+    """Refuse a missing text before torch is imported. Existing folders are searched once, later."""
+    if ":" not in source and not Path(source).expanduser().exists():
+        from keysift.data.sources import find_source
+
+        find_source(source)
 
 
 def _matched(args: Args) -> TrainConfig:

@@ -22,13 +22,13 @@ class Args:
 
 
 def run(args: Args) -> None:
+    scores = numbers("--scores", args.scores)
+    second = None if args.second is None else numbers("--second", args.second)
     from keysift.cli.terminal import output
     from keysift.kernels.weigh import default_scalars
     from keysift.mechanisms import find
     from keysift.mechanisms.lookup import all_mechanisms
 
-    scores = numbers("--scores", args.scores)
-    second = None if args.second is None else numbers("--second", args.second)
     chosen = [find(name) for name in args.mechanism] or all_mechanisms()
     given = _scalars(args.scalar, chosen)
     scalars = {
