@@ -92,6 +92,8 @@ def attend(
     scale: float | None = None,
     scalars: Scalars | None = None,
     positions: Positions | None = None,
+    window: int | None = None,
+    kept: int = 0,
     return_weights: bool = False,
     backend: str = "auto",
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -107,6 +109,8 @@ def attend(
     scale           multiplies q . k, by default K^-1/2
     scalars         the mechanism's scalars as values (not raw parameters); a missing one takes its initial value
     positions       positions of queries and keys, if not as above: packed documents, padding, a cache (see Positions)
+    window          a query sees its own key and the window - 1 keys before it; by default every key before it
+    kept            keys at positions below this number stay visible beyond the window
     return_weights  also return the weights, B H T S
     backend         "auto", or a name from BACKENDS, which then runs or raises
 
@@ -127,6 +131,8 @@ def attend(
         scale=scale,
         scalars=scalars,
         positions=positions,
+        window=window,
+        kept=kept,
     )
     out, weights = _run(call, backend, return_weights)
     if not return_weights:

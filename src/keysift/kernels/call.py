@@ -36,6 +36,8 @@ class Call:
     bias: Tensor | None
     scale: float
     scalars: Mapping[str, Tensor]
+    window: int | None = None  # a query sees its own key and the window - 1 keys before it; None: every key before it
+    kept: int = 0  # keys at positions below it are visible from beyond the window too
     finite: bool = False  # whether q, k and v are known to be finite
 
     @property
@@ -54,6 +56,9 @@ class Call:
         same_document = self.positions.same_document(queries, keys)
         if same_document is not None:
             mask = mask & same_document
+        if self.window is not None:
+            near = distance < self.window
+            mask = mask & (near | (self.key_at[..., None, keys] < self.kept) if self.kept else near)
         if self.keep is not None:
             mask = mask & slice_pairs(self.keep, queries, keys)
         return Visible(mask, distance)
@@ -75,6 +80,8 @@ class Options(TypedDict, total=False):
     scale: float | None
     scalars: Scalars | None
     positions: Positions | None
+    window: int | None
+    kept: int
 
 
 def make_call(
@@ -89,6 +96,8 @@ def make_call(
     scale: float | None = None,
     scalars: Scalars | None = None,
     positions: Positions | None = None,
+    window: int | None = None,
+    kept: int = 0,
 ) -> Call:
     """Check the arguments of `attend` and return them as a Call."""
     _one_device(q.device, {"k": k, "v": v, "keep": keep, "bias": bias})
@@ -101,6 +110,7 @@ def make_call(
             f"leave causal=True"
         )
     positions = _positions(q, sizes, positions)
+    window, kept = _window(window, kept, causal, positions)
     if keep is not None:
         keep = _keep(keep, sizes)
     if bias is not None:
@@ -118,6 +128,8 @@ def make_call(
         keep=keep,
         bias=bias,
         scale=_scale(mechanism, scale, q.shape[3]),
+        window=window,
+        kept=kept,
         scalars=scalars
         if isinstance(scalars, AlignedScalars)
         else align_scalars(mechanism, scalars, site, sizes, dtype=accumulation_dtype(q), device=q.device),
@@ -176,6 +188,24 @@ def _positions(q: Tensor, sizes: Mapping[str, int], positions: Positions | None)
     for name, tensor in positions.check(sizes).items():
         _one_device(q.device, {f"positions.{name}": tensor})
     return positions
+
+
+def _window(window: int | None, kept: int, causal: bool, positions: Positions) -> tuple[int | None, int]:
+    """The window and the number of kept keys, checked; None and 0 where every distance is inside the window."""
+    if window is None:
+        if kept:
+            raise RangeError(f"kept={kept} adds keys to a window, and there is none; give window, or leave kept out")
+        return None, 0
+    if window < 1 or kept < 0:
+        raise RangeError(f"window must be at least 1 (the own key) and kept at least 0, got {window} and {kept}")
+    if not causal:
+        raise UnsupportedError(
+            f"window={window} counts keys at or before the query, so causal=False has no meaning with it; "
+            f"leave causal=True, or pass the window as keep"
+        )
+    if positions.consecutive and positions.offset + positions.queries <= window:
+        return None, 0
+    return window, kept
 
 
 def _keep(keep: Tensor, sizes: Mapping[str, int]) -> Tensor:

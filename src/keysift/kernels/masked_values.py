@@ -74,7 +74,7 @@ def restore_nan_weights(call: Call, nan_rows_BHT: Tensor, weights: Tensor) -> Te
 def _all_keys_visible(call: Call) -> bool:
     """Whether every query sees every key, decided without reading values: no mask, and the first query is at the
     position of the last key or after it."""
-    if call.keep is not None or call.mechanism.window_scalar is not None:
+    if call.keep is not None or call.window is not None or call.mechanism.window_scalar is not None:
         return False
     if not call.positions.consecutive:
         return False

@@ -1,14 +1,16 @@
-"""Regions of a call that need no mask: fully visible rectangles and causal squares.
+"""Regions of a call whose masks follow from integers: fully visible rectangles, causal squares and bands of a window.
 
 Regions follow from positions alone, without reading tensors: consecutive rows, a cache before them, packed documents,
-padding. A call with a keep mask, a bias or explicit positions has no regions; it is processed in blocks of queries,
-with one mask per block.
+padding. A window cuts a row into blocks of queries, each with the keys of its band. A call with a keep mask, a bias or
+explicit positions has no regions; it is processed in blocks of queries, with one mask per block.
 
 Letters: B batch, H heads, T queries, S keys, V value width.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,16 +18,34 @@ from torch import Tensor
 from keysift.kernels.call import Call
 
 BLOCK = 256  # queries of a masked block
+BAND = 64  # queries of a block of a window: fewer waste less of the band's corners, more make fewer calls
+
+
+@dataclass(frozen=True)
+class Band:
+    """Query i sees key j iff 0 <= i + shift - j < window, both counted from the first of the region."""
+
+    shift: int
+    window: int
+
+    def visible(self, queries: int, keys: int, device: torch.device) -> Tensor:
+        """The mask, boolean T S."""
+        distance_TS = torch.arange(queries, device=device)[:, None] + self.shift - torch.arange(keys, device=device)
+        return (distance_TS >= 0) & (distance_TS < self.window)
 
 
 @dataclass(frozen=True)
 class Region:
-    """Queries and keys that are all visible to each other or, if causal, a square in which query i sees keys 0 to i."""
+    """Queries and keys that are all visible to each other or, if causal, a square in which query i sees keys 0 to i.
+
+    With a band, it alone decides.
+    """
 
     row: int | None  # of the batch; None: every row
     queries: slice
     keys: slice
     causal: bool
+    band: Band | None = None
 
     @property
     def rows(self) -> slice:
@@ -37,23 +57,47 @@ def regions_of(call: Call) -> list[Region] | None:
     positions = call.positions
     if call.keep is not None or call.bias is not None:
         return None
-    if positions.segments is not None:
-        return regions(positions.segments, 0, call.causal, call.q.shape[2], call.k.shape[2])
-    if not positions.consecutive:
+    if positions.segments is None and not positions.consecutive:
         return None
-    return regions(None, positions.offset, call.causal, call.q.shape[2], call.k.shape[2])
+    if call.kept and positions.segments is not None:  # segments do not say where the first positions are
+        return None
+    return regions(reach_of(call), call.q.shape[2], call.k.shape[2])
 
 
-def regions(segments: Tensor | None, offset: int, causal: bool, queries: int, keys: int) -> list[Region]:
-    """The regions of these segments (see Positions). With None, each row is one segment with this offset."""
-    if segments is None:
-        return list(_regions_of_segment(None, 0, queries, 0, keys, offset, causal=causal))
-    return [region for segment in segments.tolist() for region in _regions_of_segment(*segment, causal=causal)]
+class Reach(NamedTuple):
+    """What determines the regions of a call; the operators receive the fields one by one."""
+
+    segments: Tensor | None  # see Positions; None: each row is one segment with this offset
+    offset: int
+    causal: bool
+    window: int  # 0: none
+    kept: int  # keys of a row that are visible from beyond the window
+
+
+def reach_of(call: Call) -> Reach:
+    """The reach of a call with consecutive positions or segments."""
+    positions = call.positions
+    offset = positions.offset if positions.segments is None else 0
+    kept = max(call.kept - positions.key_first, 0) if positions.consecutive else 0
+    return Reach(positions.segments, offset, call.causal, call.window or 0, kept)
+
+
+def regions(reach: Reach, queries: int, keys: int) -> list[Region]:
+    """The regions of a call of this reach."""
+    segments, offset, causal, window, kept = reach
+    rows = [[None, 0, queries, 0, keys, offset]] if segments is None else segments.tolist()
+    return [region for segment in rows for region in _regions_of_segment(*segment, causal, window, min(kept, keys))]
 
 
 def _regions_of_segment(
-    row: int | None, query: int, queries: int, key: int, keys: int, offset: int, *, causal: bool
+    row: int | None, query: int, queries: int, key: int, keys: int, offset: int, causal: bool, window: int, kept: int
 ) -> Iterator[Region]:
+    if window and offset + queries > window:
+        yield from _bands(row, query, queries, key, keys, offset, window)
+        # Beyond the window, query i sees the kept keys up to i + offset - window: a segment of its own.
+        if kept:
+            yield from _regions_of_segment(row, query, queries, key, kept, offset - window, True, 0, 0)
+        return
     if not causal or (queries and offset >= keys - 1):  # the first query sees every key
         yield Region(row, slice(query, query + queries), slice(key, key + keys), False)
         return
@@ -70,6 +114,23 @@ def _regions_of_segment(
             yield Region(row, slice(query + square, query + queries), diagonal, False)
 
 
+def _bands(row: int | None, query: int, queries: int, key: int, keys: int, offset: int, window: int) -> Iterator[Region]:
+    """Blocks of the queries that see any key of this segment through the window, each with the keys of its band."""
+    seeing = range(max(-offset, 0), min(queries, keys - offset + window - 1))
+    for start in seeing[::BAND]:
+        stop = min(start + BAND, seeing.stop)
+        first, last = max(start + offset - window + 1, 0), min(stop + offset, keys)
+        everything = stop + offset - first <= window and last == start + offset + 1
+        band = None if everything else Band(start + offset - first, window)
+        yield Region(row, slice(query + start, query + stop), slice(key + first, key + last), False, band)
+
+
+def disjoint(all_regions: list[Region]) -> bool:
+    """Whether no query is in two regions, so that nothing has to be joined."""
+    ordered = sorted((region.row or 0, region.queries.start, region.queries.stop) for region in all_regions)
+    return all(a[0] < b[0] or a[2] <= b[1] for a, b in pairwise(ordered))
+
+
 def covering_region(all_regions: list[Region] | None, queries: int, keys: int) -> Region | None:
     """The single region that covers the whole call, if there is one: nothing has to be cut or joined then."""
     if all_regions is None or len(all_regions) != 1 or all_regions[0].row is not None:
@@ -84,10 +145,19 @@ def query_blocks(call: Call, size: int | None = None) -> Iterator[tuple[slice, s
     size = BLOCK if size is None else size
     for start in range(0, queries, size):
         stop = min(start + size, queries)
-        last = keys
-        if call.causal and call.positions.consecutive:
-            last = min(max(call.positions.offset + stop, 1), keys)
-        yield slice(start, stop), slice(0, last)
+        first, last = _keys_in_reach(call, start, stop)
+        yield slice(start, stop), slice(first, last)
+
+
+def _keys_in_reach(call: Call, start: int, stop: int) -> tuple[int, int]:
+    """First and last key, exclusive, that these queries may see; at least one key."""
+    keys, window = call.k.shape[2], call.window
+    if not call.causal or not call.positions.consecutive:
+        return 0, keys
+    last = min(max(call.positions.offset + stop, 1), keys)
+    if window is None or call.kept > call.positions.key_first:
+        return 0, last
+    return min(max(call.positions.offset + start - window + 1, 0), last - 1), last
 
 
 def visible_counts(call: Call) -> Tensor:
@@ -99,7 +169,10 @@ def visible_counts(call: Call) -> Tensor:
     counts = torch.zeros(batch, 1, call.q.shape[2], 1, dtype=torch.int64, device=call.q.device)
     for region in all_regions:
         keys = region.keys.stop - region.keys.start
-        added = torch.arange(1, keys + 1, device=counts.device)[:, None] if region.causal else keys
+        if region.band is not None:
+            added = _band_mask(region, counts.device).sum(-1, keepdim=True)
+        else:
+            added = torch.arange(1, keys + 1, device=counts.device)[:, None] if region.causal else torch.tensor(keys)
         counts[region.rows, :, region.queries] += added
     return counts
 
@@ -110,7 +183,7 @@ def any_visible(call: Call) -> tuple[Tensor, Tensor]:
     for rows, columns in query_blocks(call):
         keep = call.visible(rows, columns).keep_BHTS
         queries.append(keep.any(-1, keepdim=True))
-        visible = torch.nn.functional.pad(keep.any(-2), (0, call.k.shape[2] - columns.stop))
+        visible = torch.nn.functional.pad(keep.any(-2), (columns.start, call.k.shape[2] - columns.stop))
         keys = visible if keys is None else keys | visible
     assert keys is not None, "a call has queries"
     return torch.cat(queries, dim=2), keys[..., None]
@@ -135,4 +208,12 @@ def visible_value_sums(call: Call, v_BHSV: Tensor) -> Tensor:
 
 
 def _region_sum(values_BHSV: Tensor, region: Region) -> Tensor:
+    if region.band is not None:
+        return _band_mask(region, values_BHSV.device).to(values_BHSV.dtype) @ values_BHSV
     return values_BHSV.cumsum(2) if region.causal else values_BHSV.sum(2, keepdim=True)
+
+
+def _band_mask(region: Region, device: torch.device) -> Tensor:
+    assert region.band is not None
+    sizes = [part.stop - part.start for part in (region.queries, region.keys)]
+    return region.band.visible(*sizes, device)

@@ -26,6 +26,8 @@ def declines(call: Call, return_weights: bool) -> str | None:
         return reason
     if call.keep is not None or call.bias is not None:
         return "it does not support a keep mask or a bias"
+    if call.window is not None:
+        return "it does not support a window"
     if in_function_transform():
         return "torch.func cannot transform a compiled operator"
     if has_tangents(call):

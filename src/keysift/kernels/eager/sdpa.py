@@ -28,10 +28,14 @@ from keysift.kernels.backend import Backend
 from keysift.kernels.call import Call, has_tangents, slice_pairs
 from keysift.kernels.eager import dense
 from keysift.kernels.regions import (
+    Band,
+    Reach,
     Region,
     any_visible,
     covering_region,
+    disjoint,
     query_blocks,
+    reach_of,
     regions,
     regions_of,
     visible_counts,
@@ -142,9 +146,8 @@ def _softmax(call: Call, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -
         return _public(call, q, k, v)[..., :values]
     if regions_of(call) is None:
         return _in_blocks(call, q, k, v, sink)[..., :values]
-    segments = call.positions.segments
-    offset = call.positions.offset if segments is None else 0
-    inputs = Inputs(q, k, v, sink, segments, None, offset, call.causal, call.scale)
+    segments, *reach = reach_of(call)
+    inputs = Inputs(q, k, v, sink, segments, None, *reach, call.scale)
     probed = not call.finite and detects_non_finite(call)
     return (_probed(inputs) if probed else _attention(inputs))[..., :values]
 
@@ -176,7 +179,7 @@ def _in_blocks(call: Call, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None)
     for queries, keys in query_blocks(call):
         mask = _mask(call, queries, keys, q)
         inputs = (q[:, :, queries], k[:, :, keys], v[:, :, keys])
-        blocks.append(_attention(Inputs(*inputs, sink, None, mask, 0, False, call.scale)))
+        blocks.append(_attention(Inputs(*inputs, sink, None, mask, 0, False, 0, 0, call.scale)))
     return torch.cat(blocks, dim=2)
 
 
@@ -197,11 +200,18 @@ class Inputs(NamedTuple):
     k: Tensor
     v: Tensor
     sink: Tensor | None
-    segments: Tensor | None  # N 6; None: each row is one segment with this offset
+    segments: Tensor | None  # the fields of Reach
     mask: Tensor | None  # added to the scores; the call is one region then
     offset: int
     causal: bool
+    window: int
+    kept: int
     scale: float
+
+    @property
+    def regions(self) -> list[Region]:
+        reach = Reach(self.segments, self.offset, self.causal, self.window, self.kept)
+        return regions(reach, self.q.shape[2], self.k.shape[2])
 
 
 _INPUTS = schema(Inputs)
@@ -236,15 +246,20 @@ def _probed(x: Inputs) -> Tensor:
 def _forward(x: Inputs) -> tuple[Tensor, Tensor]:
     """The output, and L: +inf for rows with no visible keys, so that exp(x - L) is 0."""
     q = x.q
-    all_regions = regions(x.segments, x.offset, x.causal, q.shape[2], x.k.shape[2])
+    all_regions, masks = x.regions, Masks(x)
     covering = covering_region(all_regions, q.shape[2], x.k.shape[2])
     if covering is not None:
-        out, log = _forward_region(x, covering)
+        out, log = _forward_region(x, covering, masks)
+    elif disjoint(all_regions):
+        out, log = q.new_zeros(*q.shape[:3], x.v.shape[3]), q.new_full(q.shape[:3], -math.inf)
+        for region in all_regions:
+            where = (region.rows, slice(None), region.queries)
+            out[where], log[where] = _forward_region(x, region, masks)
     else:
         out, log = q.new_zeros(*q.shape[:3], x.v.shape[3]), q.new_full(q.shape[:3], -math.inf)
         for region in all_regions:
             where = (region.rows, slice(None), region.queries)
-            region_out, region_log = _forward_region(x, region)
+            region_out, region_log = _forward_region(x, region, masks)
             joint = torch.logaddexp(log[where], region_log)
             out[where] *= (log[where] - joint).exp()[..., None]
             out[where] += region_out * (region_log - joint).exp()[..., None]
@@ -263,10 +278,29 @@ def _with_sink(out: Tensor, log: Tensor, sink: Tensor | None) -> tuple[Tensor, T
     return out * torch.where(log == -math.inf, 0.0, (log - joint).exp())[..., None], joint
 
 
-def _forward_region(x: Inputs, region: Region) -> tuple[Tensor, Tensor]:
+class Masks:
+    """The mask of each region. The bands of a window are equal but for its first and last block, and share a mask."""
+
+    def __init__(self, x: Inputs) -> None:
+        self.given, self.like = x.mask, x.q
+        self.of_bands: dict[tuple[Band, int, int], Tensor] = {}
+
+    def of(self, region: Region) -> Tensor | None:
+        if region.band is None:
+            return self.given
+        key = (region.band, *(part.stop - part.start for part in (region.queries, region.keys)))
+        if key not in self.of_bands:
+            keep = region.band.visible(*key[1:], self.like.device)
+            self.of_bands[key] = self.like.new_zeros(()).where(keep, -math.inf)[None, None]
+        return self.of_bands[key]
+
+
+def _forward_region(x: Inputs, region: Region, masks: Masks) -> tuple[Tensor, Tensor]:
     assert _forward_op is not None, "the public function runs instead"
     q, k, v = _slice_region(x, region)
-    result: tuple[Tensor, Tensor] = _forward_op(q, k, v, 0.0, region.causal, attn_mask=x.mask, scale=x.scale)
+    result: tuple[Tensor, Tensor] = _forward_op(
+        q, k, v, 0.0, region.causal, attn_mask=masks.of(region), scale=x.scale
+    )
     return result
 
 
@@ -303,26 +337,26 @@ def _(*inputs: Any) -> tuple[Tensor, Tensor]:
 )
 def _softmax_backward(dout: Tensor, out: Tensor, log: Tensor, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     x = Inputs(*inputs)
-    all_regions = regions(x.segments, x.offset, x.causal, x.q.shape[2], x.k.shape[2])
+    all_regions, masks = x.regions, Masks(x)
     covering = covering_region(all_regions, x.q.shape[2], x.k.shape[2])
     if covering is not None:
-        return _backward_region(x, covering, dout, out, log)
+        return _backward_region(x, covering, masks, dout, out, log)
     grads = tuple(t.new_zeros(t.shape) for t in (x.q, x.k, x.v))
     for region in all_regions:
         slices = (region.queries, region.keys, region.keys)
-        for total, part, added in zip(grads, slices, _backward_region(x, region, dout, out, log), strict=True):
+        for total, part, added in zip(grads, slices, _backward_region(x, region, masks, dout, out, log), strict=True):
             total[region.rows, :, part] += added
     return grads[0], grads[1], grads[2]
 
 
 def _backward_region(
-    x: Inputs, region: Region, dout: Tensor, out: Tensor, log: Tensor
+    x: Inputs, region: Region, masks: Masks, dout: Tensor, out: Tensor, log: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     assert _backward_op is not None, "the public function runs instead"
     where = (region.rows, slice(None), region.queries)
     dq, dk, dv = _backward_op(
         *(dout[where], *_slice_region(x, region), out[where], log[where], 0.0, region.causal),
-        attn_mask=x.mask,
+        attn_mask=masks.of(region),
         scale=x.scale,
     )
     return dq.contiguous(), dk.contiguous(), dv.contiguous()
@@ -335,9 +369,8 @@ def _(dout: Tensor, out: Tensor, log: Tensor, *inputs: Any) -> tuple[Tensor, Ten
 
 
 def _save(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[object, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, offset, causal, scale = inputs
+    tensors, ctx.constants = inputs[:6], inputs[6:]  # type: ignore[attr-defined]
     ctx.save_for_backward(*output, *tensors)  # type: ignore[arg-type]
-    ctx.constants = (offset, causal, scale)  # type: ignore[attr-defined]
 
 
 def _differentiate(ctx: torch.autograd.function.FunctionCtx, dout: Tensor, *unused: Tensor) -> tuple[Any, ...]:
@@ -349,7 +382,7 @@ def _differentiate(ctx: torch.autograd.function.FunctionCtx, dout: Tensor, *unus
         # The sink has weight p and value zero: ds = -p (dout . out), summed over rows.
         weight = (x.sink[:, None] - log).exp()
         dsink = -(weight * (dout * out).sum(-1)).sum((0, 2))
-    return dq, dk, dv, dsink, None, None, None, None, None
+    return dq, dk, dv, dsink, *[None] * (len(x) - 4)
 
 
 _softmax_attention.register_autograd(_differentiate, setup_context=_save)
