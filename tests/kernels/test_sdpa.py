@@ -169,8 +169,9 @@ def test_operators_pass_opcheck() -> None:
     q, k, v = (torch.randn(1, 2, 6, 4, requires_grad=True) for _ in range(3))
     sink = torch.zeros(2, requires_grad=True)
     for inputs in (
-        (q, k, v, sink, None, None, 0, True, 0.5),
-        (q, k, v, None, None, torch.zeros(1, 1, 6, 6), 0, False, 0.5),
+        (q, k, v, sink, None, None, 0, True, 0, 0, 0.5),
+        (q, k, v, None, None, torch.zeros(1, 1, 6, 6), 0, False, 0, 0, 0.5),
+        (q, k, v, sink, None, None, 0, True, 2, 1, 0.5),
     ):
         torch.library.opcheck(sdpa._softmax_attention, inputs)
 

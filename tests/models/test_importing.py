@@ -83,7 +83,20 @@ def test_shards_and_a_duplicated_embedding(tmp_path: Path) -> None:
         ({"model_type": "qwen2"}, {"attention_bias": "qkv", "qk_norm": False}),
         ({"model_type": "qwen3"}, {"head_width": 128, "qk_norm": True, "attention_bias": "none"}),
         ({"model_type": "qwen2", "use_sliding_window": False, "sliding_window": 4}, {"context": 32}),
-        ({"model_type": "mistral", "sliding_window": 32, "head_dim": 6}, {"head_width": 6}),
+        ({"model_type": "mistral", "sliding_window": 8, "head_dim": 6}, {"head_width": 6, "window": (8,)}),
+        (
+            {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
+            {"window": (0, 4)},
+        ),
+        (
+            {
+                "model_type": "qwen3",
+                "use_sliding_window": True,
+                "sliding_window": 4,
+                "layer_types": ["sliding_attention", "full_attention"],
+            },
+            {"window": (4, 0)},
+        ),
         ({"rope_parameters": None, "rope_theta": 500.0}, {"rope_theta": 500.0, "rope_rates": "none"}),
         (
             {"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2}},
@@ -122,8 +135,16 @@ def test_config_fields(change: dict[str, Any], expected: dict[str, Any]) -> None
         ({"logit_scale": 2}, "logit_scale = 2 is not understood, and ignoring it would change the model"),
         ({"quantization_config": {"bits": 4}}, "quantization_config = .* is not understood"),
         ({"auto_map": {"AutoModel": "evil.py"}}, "auto_map = .* is not understood"),
-        ({"model_type": "mistral", "sliding_window": 8}, "sliding_window is 8, shorter than the context of 32"),
-        ({"model_type": "qwen3", "layer_types": ["sliding_attention"]}, "only full_attention is supported"),
+        (
+            {"model_type": "qwen3", "layer_types": ["chunked_attention"] * 2},
+            "supported are lists of full_attention and",
+        ),
+        ({"model_type": "qwen3", "layer_types": ["full_attention"]}, "supported are lists of full_attention and"),
+        ({"model_type": "qwen3", "layer_types": ["sliding_attention"] * 2}, "sliding_window is missing or not in use"),
+        (
+            {"model_type": "mistral", "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
+            "a mistral model has its window in every layer",
+        ),
         (
             {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
             "RoPE scaling is of type 'dynamic'; supported are default, linear",
@@ -132,7 +153,7 @@ def test_config_fields(change: dict[str, Any], expected: dict[str, Any]) -> None
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "rotating only some channels is not supported"),
         ({"rms_norm_eps": 0}, r"norm_eps must lie in \(0, 1\)"),
         ({"rms_norm_eps": 10**400}, "rms_norm_eps must be a finite number, got 10*"),
-        ({"sliding_window": 8}, "sliding_window is 8, shorter than the context of 32"),
+        ({"sliding_window": 8}, "sliding_window is 8, and a llama model has none"),
         ({"rope_theta": 500.0}, "sets rope_theta twice, to 500.0 and 10000.0; keep the correct value"),
         ({"rope_scaling": {"type": "linear", "factor": 2}}, "sets rope_type twice, to 'linear' and 'default'"),
         ({"rope_parameters": "none"}, "rope_parameters must be an object, got 'none'"),

@@ -28,8 +28,9 @@ class Band:
     shift: int
     window: int
 
-    def visible(self, queries: int, keys: int, device: torch.device) -> Tensor:
-        """The mask, boolean T S."""
+    def visible(self, shape: tuple[int, int], device: torch.device) -> Tensor:
+        """The mask of a region of this many queries and keys, boolean T S."""
+        queries, keys = shape
         distance_TS = torch.arange(queries, device=device)[:, None] + self.shift - torch.arange(keys, device=device)
         return (distance_TS >= 0) & (distance_TS < self.window)
 
@@ -46,6 +47,11 @@ class Region:
     keys: slice
     causal: bool
     band: Band | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of queries and of keys."""
+        return self.queries.stop - self.queries.start, self.keys.stop - self.keys.start
 
     @property
     def rows(self) -> slice:
@@ -85,18 +91,18 @@ def reach_of(call: Call) -> Reach:
 def regions(reach: Reach, queries: int, keys: int) -> list[Region]:
     """The regions of a call of this reach."""
     segments, offset, causal, window, kept = reach
-    rows = [[None, 0, queries, 0, keys, offset]] if segments is None else segments.tolist()
-    return [region for segment in rows for region in _regions_of_segment(*segment, causal, window, min(kept, keys))]
+    whole = (None, 0, queries, 0, keys, offset)
+    rows: list[tuple[int, ...]] = [whole] if segments is None else segments.tolist()  # type: ignore[list-item]
+    return [region for segment in rows for region in _regions_of_segment(segment, causal, window, min(kept, keys))]
 
 
-def _regions_of_segment(
-    row: int | None, query: int, queries: int, key: int, keys: int, offset: int, causal: bool, window: int, kept: int
-) -> Iterator[Region]:
+def _regions_of_segment(segment: tuple[int, ...], causal: bool, window: int, kept: int) -> Iterator[Region]:
+    row, query, queries, key, keys, offset = segment
     if window and offset + queries > window:
-        yield from _bands(row, query, queries, key, keys, offset, window)
+        yield from _bands(segment, window)
         # Beyond the window, query i sees the kept keys up to i + offset - window: a segment of its own.
         if kept:
-            yield from _regions_of_segment(row, query, queries, key, kept, offset - window, True, 0, 0)
+            yield from _regions_of_segment((row, query, queries, key, kept, offset - window), True, 0, 0)
         return
     if not causal or (queries and offset >= keys - 1):  # the first query sees every key
         yield Region(row, slice(query, query + queries), slice(key, key + keys), False)
@@ -114,8 +120,9 @@ def _regions_of_segment(
             yield Region(row, slice(query + square, query + queries), diagonal, False)
 
 
-def _bands(row: int | None, query: int, queries: int, key: int, keys: int, offset: int, window: int) -> Iterator[Region]:
+def _bands(segment: tuple[int, ...], window: int) -> Iterator[Region]:
     """Blocks of the queries that see any key of this segment through the window, each with the keys of its band."""
+    row, query, queries, key, keys, offset = segment
     seeing = range(max(-offset, 0), min(queries, keys - offset + window - 1))
     for start in seeing[::BAND]:
         stop = min(start + BAND, seeing.stop)
@@ -141,7 +148,7 @@ def covering_region(all_regions: list[Region] | None, queries: int, keys: int) -
 
 def query_blocks(call: Call, size: int | None = None) -> Iterator[tuple[slice, slice]]:
     """Blocks of queries, each with the keys it may see."""
-    queries, keys = call.q.shape[2], call.k.shape[2]
+    queries = call.q.shape[2]
     size = BLOCK if size is None else size
     for start in range(0, queries, size):
         stop = min(start + size, queries)
@@ -168,7 +175,7 @@ def visible_counts(call: Call) -> Tensor:
     batch = 1 if all(region.row is None for region in all_regions) else call.q.shape[0]
     counts = torch.zeros(batch, 1, call.q.shape[2], 1, dtype=torch.int64, device=call.q.device)
     for region in all_regions:
-        keys = region.keys.stop - region.keys.start
+        keys = region.shape[1]
         if region.band is not None:
             added = _band_mask(region, counts.device).sum(-1, keepdim=True)
         else:
@@ -215,5 +222,4 @@ def _region_sum(values_BHSV: Tensor, region: Region) -> Tensor:
 
 def _band_mask(region: Region, device: torch.device) -> Tensor:
     assert region.band is not None
-    sizes = [part.stop - part.start for part in (region.queries, region.keys)]
-    return region.band.visible(*sizes, device)
+    return region.band.visible(region.shape, device)

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 
 from keysift.core.config import config
 from keysift.core.errors import ConfigError
+from keysift.nn.position import LayerPosition, PositionKind
 from keysift.nn.rope_scaling import NONE, parse_scaling
 
 PAPER_ACCEPTANCE_START = (0.5,)
@@ -78,8 +79,11 @@ class TransformerArch:
     """Number of key and value heads, each shared by a group of query heads. Default: as many as heads."""
     mechanism: str | tuple[str, ...] = "softmax"
     """A registered mechanism, name+wrapper, or a list with one for each layer."""
-    position: Literal["rope", "none"] = "rope"
-    """Rotary embedding of queries and keys."""
+    position: PositionKind | tuple[PositionKind, ...] = "rope"
+    """Rotary embedding of queries and keys, or none. A list is a pattern of layers, repeated until the last layer."""
+    window: tuple[int, ...] = ()
+    """Keys that a query sees, its own included. Several numbers are a pattern of layers, repeated until the last layer;
+    0 is every key before the query."""
     rope_theta: float = 10_000.0
     """Base of RoPE's frequencies."""
     rope_rates: str = NONE
@@ -114,6 +118,7 @@ class TransformerArch:
             )
         if not 0 < self.norm_eps < 1:
             raise ConfigError(f"norm_eps must lie in (0, 1), got {self.norm_eps:g}")
+        _check_positions(self)
         if not 1 < self.rope_theta < math.inf:
             raise ConfigError(f"rope_theta must be above 1 and finite, got {self.rope_theta:g}")
         parse_scaling(self.rope_rates)
@@ -130,6 +135,17 @@ class TransformerArch:
         """Name of the mechanism of each layer."""
         return (self.mechanism,) * self.depth if isinstance(self.mechanism, str) else self.mechanism
 
+    def layer_position(self, layer: int) -> LayerPosition:
+        """How this layer sees positions."""
+        kinds = (self.position,) if isinstance(self.position, str) else self.position
+        window = self.window[layer % len(self.window)] if self.window else 0
+        return LayerPosition(
+            kind=kinds[layer % len(kinds)],
+            theta=self.rope_theta,
+            scaling=self.rope_rates,
+            window=window or None,
+        )
+
     @property
     def resolved_head_width(self) -> int:
         """Channels of a head."""
@@ -139,6 +155,19 @@ class TransformerArch:
     def resolved_hidden_width(self) -> int:
         """Hidden channels of SwiGLU."""
         return self.hidden_width or 8 * self.width // 3
+
+
+def _check_positions(arch: TransformerArch) -> None:
+    """Raise ConfigError for a pattern of positions that no layer could have."""
+    for name, pattern in (("position", arch.position), ("window", arch.window)):
+        if not isinstance(pattern, str) and len(pattern) > arch.depth:
+            raise ConfigError(
+                f"{name} lists {len(pattern)} layers and depth is {arch.depth}; shorten the pattern, it is repeated"
+            )
+    if arch.position == ():
+        raise ConfigError("position is an empty list; name one kind, or a pattern of layers")
+    if any(window < 0 for window in arch.window):
+        raise ConfigError(f"window must be at least 1, or 0 for none, got {list(arch.window)}")
 
 
 Arch = MultiscreenArch | TransformerArch

@@ -22,6 +22,8 @@ _INERT = frozenset(
     }
 )
 _ORIGINAL = "original_max_position_embeddings"
+_SLIDING, _FULL = "sliding_attention", "full_attention"
+_MOST_LAYERS = 10_000  # a damaged file may claim any depth
 _NUMBER, _MAX = (int, float), 1e300  # JSON integers have any length, and JSON parsers accept NaN and Infinity
 _EXPECTED: dict[type | tuple[type, ...], str] = {
     int: "an integer",
@@ -115,18 +117,18 @@ def read_config(data: Mapping[str, Any], where: str) -> TransformerConfig:
     heads = fields.take("num_attention_heads", int)
     width = fields.take("hidden_size", int)
     context = fields.take("max_position_embeddings", int)
-    _refuse_windows(fields, family, context)
     fields.only("hidden_act", "silu", "only silu is supported")
     fields.only("mlp_bias", False, "biases of the MLP are not supported")
     fields.only("rope_interleaved", False, "interleaved channels are not supported")
     biased = {"qwen2": "qkv"}.get(family, "none")
     if family in ("llama", "qwen3") and fields.take("attention_bias", bool, False):
         biased = "qkvo"
+    depth = fields.take("num_hidden_layers", int)
     theta, scaling = _rope(fields, context)
     head = fields.take("head_dim", int, 128 if family == "qwen3" else 0)
     sizes = {
         "vocab_size": fields.take("vocab_size", int),
-        "depth": fields.take("num_hidden_layers", int),
+        "depth": depth,
         "heads": heads,
         "width": width,
         "key_heads": fields.take("num_key_value_heads", int, heads if family == "llama" else None),
@@ -134,6 +136,7 @@ def read_config(data: Mapping[str, Any], where: str) -> TransformerConfig:
         "head_width": head or None,
         "norm_eps": float(fields.take("rms_norm_eps", _NUMBER, 1e-6)),
         "tied_embeddings": fields.take("tie_word_embeddings", bool, False),
+        "window": _windows(fields, family, depth),
     }
     fields.none_left()
     return TransformerConfig(
@@ -147,18 +150,29 @@ def read_config(data: Mapping[str, Any], where: str) -> TransformerConfig:
     )
 
 
-def _refuse_windows(fields: Fields, family: str, context: int) -> None:
-    """Raise UnsupportedError for a sliding window, unless it is at least as long as the context."""
-    used = family in ("llama", "mistral") or fields.take("use_sliding_window", bool, False)
-    window = fields.left.pop("sliding_window", None)
-    if used and window is not None and not (isinstance(window, int) and window >= context):
+def _windows(fields: Fields, family: str, depth: int) -> tuple[int, ...]:
+    """Window of each layer, 0 for none. Mistral uses it in every layer, Qwen where layer_types says so."""
+    used = family == "mistral" or (family != "llama" and fields.take("use_sliding_window", bool, False))
+    window = fields.take("sliding_window", int, 0)
+    if not used:
+        if window and family == "llama":
+            raise UnsupportedError(f"{fields.where}: sliding_window is {window}, and a llama model has none")
+        window = 0
+    first = fields.take("max_window_layers", int, 28) if used and family != "mistral" else 0
+    default = [_SLIDING if window and layer >= first else _FULL for layer in range(min(depth, _MOST_LAYERS))]
+    kinds = fields.left.pop("layer_types", None) or default
+    if not isinstance(kinds, list) or not {_SLIDING, _FULL} >= set(map(str, kinds)) or len(kinds) != len(default):
         raise UnsupportedError(
-            f"{fields.where}: sliding_window is {window!r}, shorter than the context of {context}; windows of softmax "
-            f"layers are not supported"
+            f"{fields.where}: layer_types is {kinds!r}; supported are lists of {_FULL} and {_SLIDING}, one a layer"
         )
-    kinds = fields.left.pop("layer_types", None)
-    if kinds is not None and (not isinstance(kinds, list) or set(map(str, kinds)) != {"full_attention"}):
-        raise UnsupportedError(f"{fields.where}: layer_types is {kinds!r}; only full_attention is supported")
+    if _SLIDING in kinds and not window:
+        raise DataError(f"{fields.where}: layer_types names {_SLIDING}, and sliding_window is missing or not in use")
+    if family == "mistral" and _FULL in kinds and window:
+        raise UnsupportedError(
+            f"{fields.where}: a mistral model has its window in every layer, got layer_types {kinds!r}"
+        )
+    windows = tuple(window if kind == _SLIDING else 0 for kind in kinds)
+    return windows[:1] * any(windows) if len(set(windows)) == 1 else windows
 
 
 def _rope(fields: Fields, context: int) -> tuple[float, str]:

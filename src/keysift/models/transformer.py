@@ -24,7 +24,6 @@ from keysift.nn.attention import Attention
 from keysift.nn.block import Block, SwiGLU
 from keysift.nn.embedding import TiedHead, table_rows
 from keysift.nn.projection import fill_normal, projection
-from keysift.nn.rotary import NoRotation, RotaryEmbedding
 
 
 @config
@@ -96,9 +95,7 @@ def _block(config: TransformerConfig, layer: int, generator: torch.Generator) ->
         site,
         width=config.width,
         key_heads=config.key_heads or config.heads,
-        rotary=RotaryEmbedding(head, config.rope_theta, config.rope_rates)
-        if config.position == "rope"
-        else NoRotation(),
+        position=config.layer_position(layer),
         norms=(norms[0], norms[1]),
         biased=config.attention_bias.removeprefix("none"),
         std=std,

@@ -15,7 +15,9 @@ from keysift.mechanisms.spec import Mechanism, Site
 from keysift.nn.cache import AttentionContext
 from keysift.nn.cached_attention import AttentionTaps, attend_with_cache
 from keysift.nn.layer_cache import LayerCache
+from keysift.nn.position import LayerPosition
 from keysift.nn.projection import merge, projection, split
+from keysift.nn.rotary import rotary_embedding
 from keysift.nn.scalars import MechanismScalars
 from keysift.nn.tap import CallTap, Tap
 
@@ -33,7 +35,7 @@ class Attention(nn.Module):
         *,
         width: int,
         key_heads: int,
-        rotary: nn.Module,
+        position: LayerPosition,
         norms: tuple[nn.Module, nn.Module],
         biased: str,
         std: float,
@@ -48,7 +50,8 @@ class Attention(nn.Module):
                 f"{key_maps}, got {site.heads} and {key_heads}"
             )
         self.mechanism = mechanism
-        self.rotary = rotary
+        self.position = position
+        self.rotary = rotary_embedding(position, site.key_width)
         self.q_norm, self.k_norm = norms
         self.query_heads = site.heads // key_maps * maps
         self.key_heads = key_heads
@@ -66,7 +69,13 @@ class Attention(nn.Module):
             depth=site.depth,
         )
         self.scalars = MechanismScalars(
-            mechanism, folded, width=width, key_heads=self.value_heads, std=std, generator=generator
+            mechanism,
+            folded,
+            width=width,
+            key_heads=self.value_heads,
+            std=std,
+            generator=generator,
+            layer_window=position.window,
         )
         self.call = CallTap()
         self.q, self.k, self.v = Tap(), Tap(), Tap()
@@ -81,6 +90,8 @@ class Attention(nn.Module):
         q, k, v = self.q(q), self.k(k), self.v(v)
         scalars = self.scalars(x_BTD, context.inference)
         taps = AttentionTaps(self.call, self.scores, self.relevance)
-        o_BHTV = self.output(attend_with_cache(self.mechanism, q, k, v, scalars, context, layer_cache, taps))
+        o_BHTV = self.output(
+            attend_with_cache(self.mechanism, q, k, v, scalars, context, layer_cache, taps, self.position)
+        )
         y_BTD: Tensor = self.o_proj(merge(o_BHTV))
         return y_BTD

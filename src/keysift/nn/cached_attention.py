@@ -14,6 +14,7 @@ from keysift.kernels.positions import Positions
 from keysift.mechanisms.spec import Mechanism, Per
 from keysift.nn.cache import AttentionContext
 from keysift.nn.layer_cache import LayerCache
+from keysift.nn.position import EVERY_KEY, LayerPosition
 from keysift.nn.tap import CallTap, Tap
 
 
@@ -40,6 +41,7 @@ def attend_with_cache(
     context: AttentionContext,
     layer_cache: LayerCache | None,
     taps: AttentionTaps,
+    position: LayerPosition = EVERY_KEY,
 ) -> Tensor:
     """Attention output B H T V.
 
@@ -51,13 +53,15 @@ def attend_with_cache(
     if layer_cache is not None:
         new = _cache_entries(mechanism, k, v, scalars)
         keys_finite = layer_cache.check_finite(new)
-        one_token = q_BHTK.shape[2] == 1 and not taps.has_listeners
+        one_token = q_BHTK.shape[2] == 1 and not taps.has_listeners and position.window is None
         if one_token and keys_finite and layer_cache.has_dtype(q_BHTK.dtype):
             reader = find_cache_reader(mechanism, q_BHTK, scalars)
             if reader is not None:
                 return _decode_step(reader, mechanism, q_BHTK, k, v, scalars, context, layer_cache)
         k, v, scalars, positions = _append(mechanism, new, scalars, context, layer_cache)
-    call = make_call(mechanism, q_BHTK, k, v, scalars=scalars, positions=positions)
+    call = make_call(
+        mechanism, q_BHTK, k, v, scalars=scalars, positions=positions, window=position.window, kept=position.kept
+    )
     if not taps.has_listeners:
         return attend_call(call, keys_finite=keys_finite)
     call = taps.call(call)

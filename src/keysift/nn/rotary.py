@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from keysift.core.errors import ConfigError
 from keysift.kernels.scalars import accumulation_dtype
 from keysift.nn.cache import AttentionContext
+from keysift.nn.position import LayerPosition
 from keysift.nn.rope_scaling import NONE, parse_scaling, rotary_frequencies
 
 
@@ -42,3 +43,8 @@ class NoRotation(nn.Module):
 
     def forward(self, x_BHTK: Tensor, context: AttentionContext) -> Tensor:
         return x_BHTK
+
+
+def rotary_embedding(position: LayerPosition, key_width: int) -> nn.Module:
+    """The rotation of queries and keys of this width in a layer."""
+    return NoRotation() if position.kind == "none" else RotaryEmbedding(key_width, position.theta, position.scaling)

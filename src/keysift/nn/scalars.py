@@ -7,6 +7,7 @@
 Letters: B batch, H heads, G key heads, T tokens, D model width, V value width.
 """
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -32,10 +33,12 @@ class MechanismScalars(nn.Module):
         std: float,
         generator: torch.Generator,
         symbols: Mapping[str, str] | None = None,
+        layer_window: int | None = None,
     ) -> None:
         super().__init__()
         self.mechanism = mechanism
         self.site = site
+        self.layer_window = math.inf if layer_window is None else layer_window
         self.sizes = {"H": site.heads, "G": key_heads, "V": site.value_width}
         self._has_projections = any(scalar.per.projected for scalar in mechanism.scalars)
         self._cached: tuple[list[Tensor], tuple[torch.dtype, Inference], AlignedScalars] | None = None
@@ -134,10 +137,11 @@ class MechanismScalars(nn.Module):
     def windows(self, inference: Inference) -> list[float]:
         """Effective window of each key head, in tokens. A cache must keep the keys in it.
 
-        Infinite if there is no learned window, or if keys outside it can change other weights.
+        At most the window of the layer. Infinite if it has none, and there is no learned window or keys outside it can
+        change other weights.
         """
         if not self.has_learned_window or Promise.REFUSED_INERT not in self.mechanism.holds:
-            return [float("inf")] * self.sizes["G"]
+            return [self.layer_window] * self.sizes["G"]
         values = self.linked(inference)
         window_H = values.get(self._effective_window(), values[self._window()]).detach().expand(self.sizes["H"])
-        return window_H.view(self.sizes["G"], -1).amax(1).tolist()
+        return window_H.view(self.sizes["G"], -1).amax(1).clamp_max(self.layer_window).tolist()

@@ -62,9 +62,9 @@ def _heads_in_window(call: Call, rows: slice, keys: slice) -> Tensor | None:
     at, key_at = call.at[..., rows], call.key_at[..., keys]
     if call.causal and int(key_at.amin()) > int(at.amax()):
         return None
-    if call.window is not None and int(at.amin()) - int(key_at.amax()) >= call.window:
-        if int(key_at.amin()) >= call.kept:
-            return None
+    beyond = call.window is not None and int(at.amin()) - int(key_at.amax()) >= call.window
+    if beyond and int(key_at.amin()) >= call.kept:
+        return None
     all_heads = torch.arange(call.heads, device=call.q.device)
     if call.mechanism.window_scalar is None:
         return all_heads

@@ -53,11 +53,11 @@ def run(call: Call) -> tuple[Tensor, None]:
 
 def _blocks(call: Call) -> Iterator[tuple[slice, slice]]:
     matrices, keys = call.q.shape[0] * call.q.shape[1], call.k.shape[2]
-    if call.window is not None:  # a block of as many queries as the window has keys sees twice as many keys
-        keys = min(keys, 2 * max(call.window, 64))
-    return query_blocks(call, max(PAIRS // (matrices * keys), 8) if call.window is None else min(
-        max(PAIRS // (matrices * keys), 8), max(call.window, 64)
-    ))
+    most = call.q.shape[2]
+    if call.window is not None:  # a block of as many queries as the window has keys reaches twice as many keys
+        most = max(call.window, 64)
+        keys = min(keys, 2 * most)
+    return query_blocks(call, min(max(PAIRS // (matrices * keys), 8), most))
 
 
 def _view(call: Call, index: int, x: Tensor, rows: slice, keys: slice) -> Tensor:

@@ -146,8 +146,8 @@ def _softmax(call: Call, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -
         return _public(call, q, k, v)[..., :values]
     if regions_of(call) is None:
         return _in_blocks(call, q, k, v, sink)[..., :values]
-    segments, *reach = reach_of(call)
-    inputs = Inputs(q, k, v, sink, segments, None, *reach, call.scale)
+    segments, offset, causal, window, kept = reach_of(call)
+    inputs = Inputs(q, k, v, sink, segments, None, offset, causal, window, kept, call.scale)
     probed = not call.finite and detects_non_finite(call)
     return (_probed(inputs) if probed else _attention(inputs))[..., :values]
 
@@ -283,14 +283,14 @@ class Masks:
 
     def __init__(self, x: Inputs) -> None:
         self.given, self.like = x.mask, x.q
-        self.of_bands: dict[tuple[Band, int, int], Tensor] = {}
+        self.of_bands: dict[tuple[Band, tuple[int, int]], Tensor] = {}
 
     def of(self, region: Region) -> Tensor | None:
         if region.band is None:
             return self.given
-        key = (region.band, *(part.stop - part.start for part in (region.queries, region.keys)))
+        key = (region.band, region.shape)
         if key not in self.of_bands:
-            keep = region.band.visible(*key[1:], self.like.device)
+            keep = region.band.visible(region.shape, self.like.device)
             self.of_bands[key] = self.like.new_zeros(()).where(keep, -math.inf)[None, None]
         return self.of_bands[key]
 
@@ -298,9 +298,7 @@ class Masks:
 def _forward_region(x: Inputs, region: Region, masks: Masks) -> tuple[Tensor, Tensor]:
     assert _forward_op is not None, "the public function runs instead"
     q, k, v = _slice_region(x, region)
-    result: tuple[Tensor, Tensor] = _forward_op(
-        q, k, v, 0.0, region.causal, attn_mask=masks.of(region), scale=x.scale
-    )
+    result: tuple[Tensor, Tensor] = _forward_op(q, k, v, 0.0, region.causal, attn_mask=masks.of(region), scale=x.scale)
     return result
 
 
