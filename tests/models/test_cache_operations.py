@@ -19,7 +19,7 @@ MIXED = TransformerConfig(vocab_size=9, depth=2, heads=4, width=16, key_heads=2,
 def random_model(rng: random.Random) -> tuple[LanguageModel, Inference]:
     inference = Inference(expand_windows=rng.choice([False, 4]))
     if rng.random() < 0.3:
-        config = dataclasses.replace(MIXED, window=rng.choice([(), (5,), (3, 0)]))
+        config = dataclasses.replace(MIXED, window=rng.choice([0, 5, (3, 0)]))
         return perturbed_transformer(config, rng.randrange(100)), inference
     tiles = rng.randint(1, 4)
     windows = tuple(rng.choice([2.0, 2.5, 5.0, 5.5, 8.0, 60.0, 70.5]) for _ in range(tiles))

@@ -83,7 +83,7 @@ def test_shards_and_a_duplicated_embedding(tmp_path: Path) -> None:
         ({"model_type": "qwen2"}, {"attention_bias": "qkv", "qk_norm": False}),
         ({"model_type": "qwen3"}, {"head_width": 128, "qk_norm": True, "attention_bias": "none"}),
         ({"model_type": "qwen2", "use_sliding_window": False, "sliding_window": 4}, {"context": 32}),
-        ({"model_type": "mistral", "sliding_window": 8, "head_dim": 6}, {"head_width": 6, "window": (8,)}),
+        ({"model_type": "mistral", "sliding_window": 8, "head_dim": 6}, {"head_width": 6, "window": 8}),
         (
             {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
             {"window": (0, 4)},

@@ -77,8 +77,8 @@ def test_patterns_repeat() -> None:
 def test_refusals() -> None:
     for change, match in (
         ({"window": (1,) * 5}, "window lists 5 layers and depth is 4"),
-        ({"window": (-1,)}, "window must be at least 1, or 0 for none"),
-        ({"position": ()}, "position is an empty list"),
+        ({"window": -1}, "window must be at least 1, or 0 for none"),
+        ({"position": ()}, "position lists 0 layers and depth is 4"),
     ):
         with refuses(match):
             dataclasses.replace(SMALL, **change)  # type: ignore[arg-type]

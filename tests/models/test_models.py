@@ -47,6 +47,7 @@ TRANSFORMER_CHANGES = {
     "context": 13,
     "mechanism": "softmax",
     "position": "none",
+    "window": 3,
     "rope_theta": 500.0,
     "rope_rates": "linear:factor=2",
     "qk_norm": True,

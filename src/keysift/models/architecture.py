@@ -6,7 +6,7 @@ This module does not import torch, because the command line generates its flags 
 
 import math
 from dataclasses import fields
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from keysift.core.config import config
 from keysift.core.errors import ConfigError
@@ -14,6 +14,7 @@ from keysift.nn.position import LayerPosition, PositionKind
 from keysift.nn.rope_scaling import NONE, parse_scaling
 
 PAPER_ACCEPTANCE_START = (0.5,)
+P = TypeVar("P", int, PositionKind)
 
 
 def _at_least_one(value: Any, *names: str) -> None:
@@ -81,9 +82,9 @@ class TransformerArch:
     """A registered mechanism, name+wrapper, or a list with one for each layer."""
     position: PositionKind | tuple[PositionKind, ...] = "rope"
     """Rotary embedding of queries and keys, or none. A list is a pattern of layers, repeated until the last layer."""
-    window: tuple[int, ...] = ()
-    """Keys that a query sees, its own included. Several numbers are a pattern of layers, repeated until the last layer;
-    0 is every key before the query."""
+    window: int | tuple[int, ...] = 0
+    """Keys that a query sees, its own included; 0 is every key before it. A list is a pattern of layers, repeated until
+    the last layer."""
     rope_theta: float = 10_000.0
     """Base of RoPE's frequencies."""
     rope_rates: str = NONE
@@ -137,13 +138,12 @@ class TransformerArch:
 
     def layer_position(self, layer: int) -> LayerPosition:
         """How this layer sees positions."""
-        kinds = (self.position,) if isinstance(self.position, str) else self.position
-        window = self.window[layer % len(self.window)] if self.window else 0
+        kinds, windows = _pattern(self.position), _pattern(self.window)
         return LayerPosition(
             kind=kinds[layer % len(kinds)],
             theta=self.rope_theta,
             scaling=self.rope_rates,
-            window=window or None,
+            window=windows[layer % len(windows)] or None,
         )
 
     @property
@@ -157,17 +157,20 @@ class TransformerArch:
         return self.hidden_width or 8 * self.width // 3
 
 
+def _pattern(value: P | tuple[P, ...]) -> tuple[P, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
 def _check_positions(arch: TransformerArch) -> None:
     """Raise ConfigError for a pattern of positions that no layer could have."""
-    for name, pattern in (("position", arch.position), ("window", arch.window)):
-        if not isinstance(pattern, str) and len(pattern) > arch.depth:
+    for name, pattern in (("position", _pattern(arch.position)), ("window", _pattern(arch.window))):
+        if not 1 <= len(pattern) <= arch.depth:
             raise ConfigError(
-                f"{name} lists {len(pattern)} layers and depth is {arch.depth}; shorten the pattern, it is repeated"
+                f"{name} lists {len(pattern)} layers and depth is {arch.depth}; give one value, or a pattern of at "
+                f"most one for each layer, which is repeated"
             )
-    if arch.position == ():
-        raise ConfigError("position is an empty list; name one kind, or a pattern of layers")
-    if any(window < 0 for window in arch.window):
-        raise ConfigError(f"window must be at least 1, or 0 for none, got {list(arch.window)}")
+    if any(window < 0 for window in _pattern(arch.window)):
+        raise ConfigError(f"window must be at least 1, or 0 for none, got {arch.window}")
 
 
 Arch = MultiscreenArch | TransformerArch

@@ -150,8 +150,8 @@ def read_config(data: Mapping[str, Any], where: str) -> TransformerConfig:
     )
 
 
-def _windows(fields: Fields, family: str, depth: int) -> tuple[int, ...]:
-    """Window of each layer, 0 for none. Mistral uses it in every layer, Qwen where layer_types says so."""
+def _windows(fields: Fields, family: str, depth: int) -> int | tuple[int, ...]:
+    """Window of all layers or of each, 0 for none. Mistral uses it in every layer, Qwen where layer_types says so."""
     used = family == "mistral" or (family != "llama" and fields.take("use_sliding_window", bool, False))
     window = fields.take("sliding_window", int, 0)
     if not used:
@@ -172,7 +172,7 @@ def _windows(fields: Fields, family: str, depth: int) -> tuple[int, ...]:
             f"{fields.where}: a mistral model has its window in every layer, got layer_types {kinds!r}"
         )
     windows = tuple(window if kind == _SLIDING else 0 for kind in kinds)
-    return windows[:1] * any(windows) if len(set(windows)) == 1 else windows
+    return windows[0] if len(set(windows)) == 1 else windows
 
 
 def _rope(fields: Fields, context: int) -> tuple[float, str]:
