@@ -5,9 +5,9 @@ from pathlib import Path
 
 from evidence.rules import Verdict, missing
 from evidence.study import Claim, Study
-from evidence.tables import head, row
 from evidence.welch import Word
 from keysift.core.config import load
+from keysift.core.markdown import table_head, table_row
 from keysift.records.bench import Result, Row
 
 STEPS = ("forward", "decode")
@@ -62,12 +62,12 @@ def latency_tables(study: Study, bench: Result) -> list[str]:
     """Figure, table of times and provenance."""
     up = "../.."
     lines = [f"![Seconds of a forward pass by length]({up}/{study.page.benchmark.replace('.json', '.svg')})", ""]
-    lines += head("step", "tokens", "model", "ms", "relative to the Transformer", "cache, MB")
+    lines += table_head("step", "tokens", "model", "ms", "relative to the Transformer", "cache, MB")
     for timing in (timing for timing in bench.rows if timing.step in STEPS):
         cache = "" if timing.cache_bytes is None else f"{timing.cache_bytes / 1e6:.1f}"
         ratio = "" if timing.speedup is None else _speedup(timing)
         milliseconds = _format_ms(1000 * timing.seconds.median)
-        lines.append(row(timing.step, f"{timing.tokens:,}", timing.what, milliseconds, ratio, cache))
+        lines.append(table_row(timing.step, f"{timing.tokens:,}", timing.what, milliseconds, ratio, cache))
     machine = bench.machine
     return [
         *lines,

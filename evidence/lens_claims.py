@@ -9,6 +9,7 @@ these texts only. No torch.
 import sys
 from collections.abc import Sequence
 
+from keysift.core.markdown import table_head, table_row
 from keysift.core.statistics import power_law_exponent
 from keysift.core.terminal import escape_text
 from keysift.lens.diagnostics import critical_n as critical
@@ -212,9 +213,8 @@ def markdown(record: Record) -> str:
         f"{record.model.name} ({record.model.family}, {record.model.parameters:,} parameters), {text.tokens} tokens, "
         f"loss {text.loss:.3f} nats per token.",
         "",
-        "| claim | measured | verdict |",
-        "| --- | --- | --- |",
-        *(f"| {' | '.join(row)} |" for row in claims(record)),
+        *table_head("claim", "measured", "verdict"),
+        *(table_row(*row) for row in claims(record)),
         "",
         *(f"- {sentence}" for sentence in findings(record)),
     ]

@@ -6,6 +6,7 @@ RECORDS.json holds the list that `keysift compare --json` prints. No torch.
 import sys
 from collections.abc import Sequence
 
+from keysift.core.markdown import table_head, table_row
 from keysift.core.terminal import escape_text
 from keysift.lens.comparison import comparison
 from keysift.records.lens import Record, load_all
@@ -13,9 +14,8 @@ from keysift.records.lens import Record, load_all
 
 def markdown(records: Sequence[Record]) -> str:
     names = [record.model.name for record in records]
-    lines = [f"| mean over heads | {' | '.join(names)} |", f"| --- |{' --- |' * len(names)}"]
-    lines += [f"| {title} | {' | '.join(map(_cell, values))} |" for title, values in comparison(records)]
-    return "\n".join(lines)
+    rows = (table_row(title, *map(_cell, values)) for title, values in comparison(records))
+    return "\n".join([*table_head("mean over heads", *names), *rows])
 
 
 def _cell(value: float | None) -> str:

@@ -11,7 +11,8 @@ from evidence.records import RunRecord, read_records
 from evidence.repeats import Repeat
 from evidence.rules import RULES, Verdict
 from evidence.study import ROOT, Study, find_studies
-from evidence.tables import head, measurement_tables, row
+from evidence.tables import measurement_tables
+from keysift.core.markdown import table_head, table_row
 
 INTRODUCTION = """# What we found
 
@@ -57,10 +58,10 @@ def render(root: Path = ROOT) -> dict[str, str]:
 
 def table(studies: Sequence[Study]) -> str:
     """The claims of all studies: effect, interval, n and verdict."""
-    lines = head("claim", "effect", "n", "verdict", "study")
+    lines = table_head("claim", "effect", "n", "verdict", "study")
     for study in studies:
         link = f"[{study.page.title}]({study.name}/README.md)"
-        lines += [row(v.claim, v.effect, v.n, f"**{v.word}**", link) for v in verdicts(study)]
+        lines += [table_row(v.claim, v.effect, v.n, f"**{v.word}**", link) for v in verdicts(study)]
     return "\n".join(lines) + "\n"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from evidence.figures import LENGTHS
 from evidence.groups import SeedGroup, best_groups
 from evidence.study import POSITIONS, Study
+from keysift.core.markdown import table_head, table_row
 from keysift.core.statistics import Sample, power_law_exponent
 
 # As evidence.runs.runs_with_every_seed chooses.
@@ -28,11 +29,11 @@ def measurement_tables(study: Study, groups: Sequence[SeedGroup]) -> list[str]:
     lines += ["Every learning rate, mean and standard deviation over seeds:", ""]
     with_accuracy = any(group.accuracies for group in groups)
     columns = ("model", "parameters", "rate", "seeds", "diverged", "loss")
-    lines += head(*columns, *(["accuracy"] if with_accuracy else []))
+    lines += table_head(*columns, *(["accuracy"] if with_accuracy else []))
     for group in sorted(groups, key=lambda group: (group.label, group.parameters, group.rate)):
         parameters, rate, seeds = _sizes(group)
         cells = [_cell(group.losses, "{:.4f}"), *([_cell(group.accuracies, "{:.1%}")] if with_accuracy else [])]
-        lines.append(row(group.label, parameters, rate, seeds, str(group.diverged), *cells))
+        lines.append(table_row(group.label, parameters, rate, seeds, str(group.diverged), *cells))
     return lines
 
 
@@ -49,7 +50,7 @@ def _accuracy_by_length(groups: Sequence[SeedGroup]) -> list[str]:
         rows = f"All seeds are tested on the same needles, each at its own position: {counts}"
     lines = [f"{BEST}. Share of needles retrieved, mean and standard deviation over seeds. {rows}:", ""]
     lengths = [length for length in LENGTHS if needles[length]]
-    lines += head("model", "setting", "parameters", "rate", "seeds", *(f"{length}x" for length in lengths))
+    lines += table_head("model", "setting", "parameters", "rate", "seeds", *(f"{length}x" for length in lengths))
     for group in best_groups(groups):
         lines += _rows_by_setting(group, "lengths", group.accuracy_at, lengths, "{:.0%}")
     return [*lines, "", *_windows(groups)]
@@ -58,7 +59,7 @@ def _accuracy_by_length(groups: Sequence[SeedGroup]) -> list[str]:
 def _loss_by_position(groups: Sequence[SeedGroup]) -> list[str]:
     caption = "Loss in nats per token by length of the context, in training lengths; mean and standard deviation"
     lines = [f"{BEST}. {caption} over seeds:", ""]
-    lines += head("model", "setting", "parameters", "rate", "seeds", *(f"{context:g}x" for context in POSITIONS))
+    lines += table_head("model", "setting", "parameters", "rate", "seeds", *(f"{context:g}x" for context in POSITIONS))
     for group in best_groups(groups):
         lines += _rows_by_setting(group, "positions", group.loss_at, POSITIONS, "{:.3f}")
     return [*lines, ""]
@@ -68,7 +69,7 @@ def _rows_by_setting(
     group: SeedGroup, measure: str, read: Callable[[Any, str], Sample | None], columns: Sequence[float], form: str
 ) -> list[str]:
     return [
-        row(group.label, setting, *_sizes(group), *(_cell(read(column, setting), form) for column in columns))
+        table_row(group.label, setting, *_sizes(group), *(_cell(read(column, setting), form) for column in columns))
         for setting in group.settings(measure)
     ]
 
@@ -80,10 +81,16 @@ def _windows(groups: Sequence[SeedGroup]) -> list[str]:
         measured = [record.measures["windows"] for record in group.records if record.measures.get("windows")]
         longest = [max(max(layer["windows"]) for layer in layers) for layers in measured]
         if longest:
-            lines.append(row(group.label, f"{group.rate:g}", ", ".join(f"{window:,.0f}" for window in longest)))
+            lines.append(table_row(group.label, f"{group.rate:g}", ", ".join(f"{window:,.0f}" for window in longest)))
     if not lines:
         return []
-    return ["The longest learned window of each run, in tokens:", "", *head("model", "rate", "by seed"), *lines, ""]
+    return [
+        "The longest learned window of each run, in tokens:",
+        "",
+        *table_head("model", "rate", "by seed"),
+        *lines,
+        "",
+    ]
 
 
 def _update_angles(groups: Sequence[SeedGroup]) -> list[str]:
@@ -102,7 +109,7 @@ def _update_angles(groups: Sequence[SeedGroup]) -> list[str]:
         if growth:
             means = statistics.mean(growth), statistics.mean(last), statistics.mean(exponents)
             cells = (f"{means[0]:.3g}x", f"{means[1]:.2g}", f"{means[2]:+.2f}")
-            lines.append(row(group.label, f"{group.rate:g}", *cells))
+            lines.append(table_row(group.label, f"{group.rate:g}", *cells))
     if not lines:
         return []
     caption = (
@@ -110,7 +117,7 @@ def _update_angles(groups: Sequence[SeedGroup]) -> list[str]:
         "angle ~ step^p after warmup, where the rate is constant. For a matrix whose output is normalized, without "
         "weight decay, we expect p = -0.5 at every rate (our hypothesis):"
     )
-    return [caption, "", *head("model", "rate", "norm", "last angle", "exponent"), *lines, ""]
+    return [caption, "", *table_head("model", "rate", "norm", "last angle", "exponent"), *lines, ""]
 
 
 def _curve(curves: dict[str, list[list[float]]], quantity: str) -> list[list[float]]:
@@ -126,11 +133,3 @@ def _cell(values: Sample | None, form: str) -> str:
         return ""
     spread = "" if values.std is None else f" ± {form.format(values.std)}"
     return form.format(values.mean) + spread
-
-
-def head(*titles: str) -> list[str]:
-    return [row(*titles), "|" + "---|" * len(titles)]
-
-
-def row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"

@@ -19,6 +19,8 @@ from typing import Any
 
 import tyro
 
+from keysift.core.markdown import table_head, table_row
+
 MECHANISMS = ("softmax", "softmax_sink", "entmax15", "sigmoid", "ssmax", "screening")
 STORIES, MAX_TOKENS, BATCH = 240, 255, 40
 
@@ -178,18 +180,17 @@ def markdown(record: dict[str, Any]) -> str:
         f"({record['steps']} steps of {record['batch_tokens']}, lr {record['lr']:g}); loss in nats per token on "
         f"held-out stories that the model wrote.",
         "",
-        "| mechanism | layers | loss before | loss after | above softmax after | recovered | new parameters |",
-        "|---|---|---|---|---|---|---|",
+        *table_head(
+            "mechanism", "layers", "loss before", "loss after", "above softmax after", "recovered", "new parameters"
+        ),
     ]
     for name, row in variants.items():
         base, _, half = name.partition(", ")
         cost = row["before"] - softmax["before"]
         left = row["after"] - softmax["after"]
         recovered = f"{1 - left / cost:.0%}" if cost > 0.01 else ""
-        lines.append(
-            f"| {base} | {half or 'all'} | {row['before']:.3f} | {row['after']:.3f} | {left:+.3f} | {recovered} "
-            f"| {row['new_parameters']} |"
-        )
+        losses = (f"{row['before']:.3f}", f"{row['after']:.3f}", f"{left:+.3f}")
+        lines.append(table_row(base, half or "all", *losses, recovered, str(row["new_parameters"])))
     lines += ["", f"The same fine-tuning changes the loss of softmax by {softmax['after'] - softmax['before']:+.3f}."]
     return "\n".join(lines) + "\n"
 

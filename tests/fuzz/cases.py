@@ -84,7 +84,6 @@ def _commands_on_files(inputs: dict[str, Path], out: Path) -> list[tuple[list[st
         (["report", str(inputs["sweep"]), "-o", page, "--scaling", str(inputs["sweep"])], "sweep", [out]),
         (["report", run, "-o", page, "--bench", bench], "bench", [out]),
         (["data", "build", text, *build], "text", [out]),
-        (["data", "build", text, *build], "text", [out]),
         (["data", "build", text, "--tokenizer", bpe, *build], "bpe", [out]),
         (["data", "show", corpus], "corpus", []),
         (["data", "show", bpe], "bpe", []),

@@ -91,9 +91,7 @@ def test_a_pretrained_model(name: str) -> None:
     assert all(bound is None or bound <= 1 + 1e-4 for bound in bounds)
     ids = model.encode(STORY)
     before = model.model(torch.tensor([ids])).logits[0]
-    assert torch.equal(model.run([ids], lambda view: None)[0], before) or torch.allclose(
-        model.run([ids], lambda view: None)[0], before, atol=1e-5
-    )
+    torch.testing.assert_close(model.run([ids], lambda view: None)[0], before, atol=1e-5, rtol=1e-5)
 
 
 if __name__ == "__main__":

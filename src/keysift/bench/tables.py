@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from keysift.core.markdown import table_head, table_row
 from keysift.core.number import number, time
 from keysift.core.provenance import Machine
 from keysift.records.bench import Result, Row, Target
@@ -70,7 +71,7 @@ def markdown(result: Result) -> str:
 
 
 def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
-    return [f"| {' | '.join(cells)} |" for cells in (heads, ("---",) * len(heads), *rows)]
+    return [*table_head(*heads), *(table_row(*cells) for cells in rows)]
 
 
 def machine_line(machine: Machine) -> str:

@@ -12,6 +12,7 @@ from keysift import __version__
 from keysift.core import safe_json
 from keysift.core.disk import atomic_folder
 from keysift.core.errors import DataError, UnsupportedError
+from keysift.core.markdown import table_head, table_row
 from keysift.data.tokenizers.load import load_tokenizer, save_tokenizer
 from keysift.hub.remote_code import ENTRY, bundle, file_of
 from keysift.models.importing import ORIGIN
@@ -131,8 +132,7 @@ def _results(run_summary: RunSummary | None) -> str:
 
 
 def _table(values: dict[str, Any]) -> str:
-    lines = [f"| {name} | {_cell(value)} |" for name, value in values.items()]
-    return "\n".join(["| | |", "|---|---|", *lines])
+    return "\n".join([*table_head("", ""), *(table_row(name, _cell(value)) for name, value in values.items())])
 
 
 def _cell(value: Any) -> str:

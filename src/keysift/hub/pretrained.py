@@ -10,6 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from keysift.core.errors import DataError, ShapeError
+from keysift.core.listing import first_three
 from keysift.hub.configuration import KeysiftConfig
 from keysift.models.language_model import LanguageModel
 from keysift.models.model_type import CONFIG
@@ -119,9 +120,7 @@ class KeysiftPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
                 for key, held, expected in sorted(info["mismatched_keys"])
             ]
         if faults:
-            more_faults = f" and {len(faults) - 3} more" if len(faults) > 3 else ""
             raise DataError(
-                f"{name}: the weights do not fit config.json: {'; '.join(faults[:3])}{more_faults}; "
-                f"copy both files from one source"
+                f"{name}: the weights do not fit config.json: {first_three(faults)}; copy both files from one source"
             )
         return (model, info) if output_loading_info else model

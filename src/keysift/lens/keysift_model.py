@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from keysift.core import safe_json
+from keysift.data.batches import IGNORE
 from keysift.data.tokenizers.base import Tokenizer
 from keysift.data.tokenizers.load import load_tokenizer
 from keysift.data.tokenizers.symbols import Symbols
 from keysift.kernels.call import Call
 from keysift.lens.layer_view import LayerView
-from keysift.lens.model import IGNORE_INDEX, Visit, next_tokens, pad, token_pieces
+from keysift.lens.model import Visit, next_tokens, pad, token_pieces
 from keysift.models.language_model import LanguageModel, count_parameters
 from keysift.models.model_type import CONFIG, keysift_kind
 from keysift.models.registry import MODEL_KINDS
@@ -58,7 +59,7 @@ class KeysiftModel:
         answers = self.tokenizer.answers(ids) if isinstance(self.tokenizer, Symbols) else None
         if answers is None:
             return next_tokens(ids)
-        return [IGNORE_INDEX if answer is None else answer for answer in answers]
+        return [IGNORE if answer is None else answer for answer in answers]
 
     @torch.no_grad()
     def run(self, texts: Sequence[Sequence[int]], visit: Visit) -> list[Tensor]:

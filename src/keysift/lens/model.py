@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from keysift.core.errors import DataError
+from keysift.data.batches import IGNORE
 from keysift.lens.layer_view import LayerView
 from keysift.records.lens import ModelInfo
 
 # Called with each layer. A returned tensor, B H T V, replaces the output of the layer's attention.
 Visit = Callable[[LayerView], Tensor | None]
 Progress = Callable[[str, int, int], None]  # task, steps done, steps in total
-IGNORE_INDEX = -100  # the target that cross_entropy ignores
 
 
 class LensModel(Protocol):
@@ -35,7 +35,7 @@ class LensModel(Protocol):
         ...
 
     def targets(self, ids: Sequence[int]) -> list[int]:
-        """The target of each token: usually the next token; IGNORE_INDEX where there is none."""
+        """The target of each token: usually the next token; IGNORE where there is none."""
         ...
 
     def run(self, texts: Sequence[Sequence[int]], visit: Visit) -> list[Tensor]:
@@ -66,7 +66,7 @@ def ignore_layer(view: LayerView) -> None:
 
 def next_tokens(ids: Sequence[int]) -> list[int]:
     """Targets of plain language modelling: the next token, and none for the last."""
-    return [*ids[1:], IGNORE_INDEX]
+    return [*ids[1:], IGNORE]
 
 
 def losses(model: LensModel, logits: Sequence[Tensor], texts: Sequence[Sequence[int]]) -> list[float]:

@@ -51,7 +51,7 @@ def solve_by_bisection(x: Tensor, keep: Tensor, alpha: Tensor) -> Tensor:
     z = torch.where(keep, (alpha - 1) * x, -2.0)
     seen = keep.sum(-1, keepdim=True).clamp_min(1).to(z.dtype)
     low = torch.full_like(z[..., :1], -1.0)
-    width = low + 1 - seen ** (1 - alpha) - low
+    width = 1 - seen ** (1 - alpha)
     power = 1 / (alpha - 1)
     for _ in range(60 if z.dtype == torch.float64 else 30):
         width = width / 2

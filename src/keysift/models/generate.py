@@ -14,10 +14,11 @@ from torch import Tensor
 from keysift.core import memory
 from keysift.core.config import config
 from keysift.core.errors import RangeError, ShapeError, UnsupportedError
+from keysift.data.tokenizers.decoder import Decoder
 from keysift.models.language_model import LanguageModel
 from keysift.models.sampler import Sampler
 from keysift.models.sampling_settings import SEEDS, Sampling
-from keysift.models.text_stream import Decoder, TextStream
+from keysift.models.text_stream import TextStream
 from keysift.nn.inference import Inference
 
 Stopped = Literal["length", "end", "stop"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from keysift.core.markdown import table_head, table_row
 from keysift.core.registry import Registry
 from keysift.models.architecture import Arch, MultiscreenArch, TransformerArch
 
@@ -101,13 +102,8 @@ def rows() -> list[dict[str, Any]]:
 
 def markdown() -> str:
     """The table of presets in docs/models.md."""
-    lines = [
-        "| preset | layers | tiles or heads | width | parameters | without embedding |",
-        "|---|---|---|---|---|---|",
-    ]
+    lines = table_head("preset", "layers", "tiles or heads", "width", "parameters", "without embedding")
     for row in rows():
-        lines.append(
-            f"| {row['name']} | {row['layers']} | {row['heads']} | {row['width']} "
-            f"| {row['parameters']:,} | {row['non_embedding']:,} |"
-        )
+        sizes = (str(row[size]) for size in ("layers", "heads", "width"))
+        lines.append(table_row(row["name"], *sizes, f"{row['parameters']:,}", f"{row['non_embedding']:,}"))
     return "\n".join(lines) + "\n"

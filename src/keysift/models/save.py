@@ -29,6 +29,7 @@ from torch import Tensor
 from keysift.core import config as configs
 from keysift.core.disk import atomic_folder
 from keysift.core.errors import DataError, KeysiftError
+from keysift.core.listing import first_three
 from keysift.mechanisms.lookup import loaded_plugins, require_plugins
 from keysift.models.language_model import LanguageModel
 from keysift.models.model_type import CONFIG, MODEL_TYPE, WEIGHTS, keysift_kind, read_keysift_config
@@ -228,8 +229,7 @@ def _check(
         if entry.dtype not in _FLOATS
     ]
     if faults:
-        more = f" and {len(faults) - 3} more" if len(faults) > 3 else ""
-        raise DataError(f"{directory}: {WEIGHTS} does not fit {CONFIG}: {'; '.join(faults[:3])}{more}")
+        raise DataError(f"{directory}: {WEIGHTS} does not fit {CONFIG}: {first_three(faults)}")
 
 
 def to_common_dtype(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

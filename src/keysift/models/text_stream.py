@@ -4,21 +4,10 @@ The cost per token does not depend on the length of the text.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+
+from keysift.data.tokenizers.decoder import Decoder
 
 _BEFORE = 8  # tokens of context for the decoder; one character has at most this many tokens
-
-
-class Decoder(Protocol):
-    """Incremental decoder from tokens to text; `tokenizer.decoder()` returns one."""
-
-    def add(self, token: int) -> str:
-        """The characters that this token completes."""
-        ...
-
-    def end(self) -> str:
-        """The remaining bytes of an incomplete character."""
-        ...
 
 
 class TextStream:

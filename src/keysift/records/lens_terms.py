@@ -11,6 +11,8 @@ import re
 import sys
 from dataclasses import dataclass, replace
 
+from keysift.core.markdown import table_head, table_row
+
 PUBLISHED, RECONSTRUCTED, OURS = "published", "reconstructed", "ours"
 
 
@@ -274,8 +276,8 @@ def _escape_pipes(text: str) -> str:
 
 def markdown() -> str:
     """The table of docs/lens.md."""
-    rows = (f"| `{name}` | {_escape_pipes(known.meaning)} | {known.origin} |" for name, known in TERMS.items())
-    return "\n".join(("| name | meaning | origin |", "| --- | --- | --- |", *rows))
+    rows = (table_row(f"`{name}`", _escape_pipes(known.meaning), known.origin) for name, known in TERMS.items())
+    return "\n".join((*table_head("name", "meaning", "origin"), *rows))
 
 
 if __name__ == "__main__":

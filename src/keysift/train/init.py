@@ -13,6 +13,7 @@ import torch
 
 from keysift.core.config import config, from_dict, to_dict
 from keysift.core.errors import ConfigError, DataError
+from keysift.core.listing import first_three
 from keysift.data.tokenizers.base import Tokenizer
 from keysift.data.tokenizers.load import load_tokenizer
 from keysift.data.tokenizers.symbols import Symbols
@@ -100,9 +101,8 @@ def copy_weights(model: LanguageModel, origin: Origin) -> list[str]:
     known = dict(model.named_parameters())
     differences += [f"{name} would be lost" for name in theirs if name not in known and not name.startswith(replaced)]
     if differences:
-        more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
         raise ConfigError(
-            f"{path} is another model: {'; '.join(differences[:3])}{more}; only the mechanism, the positions and the "
+            f"{path} is another model: {first_three(differences)}; only the mechanism, the positions and the "
             f"context of the model may change"
         )
     return fresh

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import tyro
 
 from keysift.core.config import config
+from keysift.core.markdown import table_head, table_row
 from keysift.core.terminal import styled
 
 
@@ -119,12 +120,12 @@ def _markdown_table(chosen: list[Any]) -> str:
     from keysift.mechanisms.spec import Promise
 
     lines = [
-        "| mechanism | " + " | ".join(promise.label for promise in Promise) + " |",
+        table_row("mechanism", *(promise.label for promise in Promise)),
         "|---|" + ":-:|" * len(Promise),
     ]
     for mechanism in chosen:
-        cells = " | ".join("●" if promise in mechanism.holds else "·" for promise in Promise)
-        lines.append(f"| [`{mechanism.name}`]({mechanism.page}.md) | {cells} |")
+        cells = ("●" if promise in mechanism.holds else "·" for promise in Promise)
+        lines.append(table_row(f"[`{mechanism.name}`]({mechanism.page}.md)", *cells))
     return "\n".join([*lines, "", *(f"- *{promise.label}*: {promise.value}" for promise in Promise)])
 
 
@@ -135,13 +136,13 @@ def _markdown_pages(chosen: list[Any]) -> str:
     lines = [f"- `{m.name}`: {m.title}, `{m.formula}` ({m.source})" for m in chosen]
     scalars = {(s.name, s.meaning, s.per.name, s.learned): None for m in chosen for s in m.scalars}
     if scalars:
-        lines += ["", "| scalar | meaning | per | learned |", "|---|---|---|---|"]
+        lines += ["", *table_head("scalar", "meaning", "per", "learned")]
         lines += [
-            f"| `{name}` | {meaning} | {per.lower().replace('_', ' and ')} | {'yes' if learned else 'no'} |"
+            table_row(f"`{name}`", meaning, per.lower().replace("_", " and "), "yes" if learned else "no")
             for name, meaning, per, learned in scalars
         ]
-    lines += ["", "| promise | " + " | ".join(f"`{m.name}`" for m in chosen) + " |", "|---|" + "---|" * len(chosen)]
+    lines += ["", *table_head("promise", *(f"`{m.name}`" for m in chosen))]
     for promise in Promise:
         cells = (verdict(m, promise) + (f": {m.notes[promise]}" if promise in m.notes else "") for m in chosen)
-        lines.append(f"| {promise.value} | " + " | ".join(cells) + " |")
+        lines.append(table_row(promise.value, *cells))
     return "\n".join(lines)

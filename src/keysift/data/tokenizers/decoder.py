@@ -13,8 +13,10 @@ _LONGEST = 8  # tokens
 
 
 class Decoder(Protocol):
+    """Incremental decoder from tokens to text; `tokenizer.decoder()` returns one."""
+
     def add(self, token: int) -> str:
-        """The characters this token completes."""
+        """The characters that this token completes."""
         ...
 
     def end(self) -> str:
