@@ -82,7 +82,7 @@ def test_a_stored_record_gives_the_same_table(record: Record, tmp_path: Path) ->
     record.save(tmp_path / "record.json")
     again = markdown(records.load(tmp_path / "record.json"))
     assert again.splitlines()[0].startswith("tiny transformer (transformer, ")
-    assert again.count("\n| ") == 14
+    assert again.count("\n|") == 14
     assert again == markdown(records.from_json(record.to_json()))
 
 
