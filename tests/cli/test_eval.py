@@ -59,6 +59,24 @@ def test_loss(model: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert bytes(int(row["id"]) for row in rows[:4]) == b"ll h"
 
 
+def test_loss_of_several_models(model: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--text", text, "--tokens", 100)
+    alone = [json.loads(evaluate(capsys, "loss", one, *options, "--json")) for one in (model, "multiscreen-psi8")]
+    output = evaluate(capsys, "loss", model, "multiscreen-psi8", *options, "--json", "--out", tmp_path)
+    together = json.loads(output)
+    assert [record["subject"]["name"] for record in together] == [record["subject"]["name"] for record in alone]
+    assert together[0]["nats"] == alone[0]["nats"]
+    assert together[0]["made"]["command"] == alone[0]["made"]["command"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1-tiny", "2-multiscreen-psi8"]
+    assert (tmp_path / "1-tiny" / "loss.csv").is_file()
+    lines = evaluate(capsys, "loss", model, "multiscreen-psi8", *options).splitlines()
+    assert lines[0] == "2 models"
+    assert lines[1].split()[:2] == ["model", "tokens"]
+    assert f"{together[0]['nats']:.4f}" in lines[2]
+    rows = list(csv.DictReader(evaluate(capsys, "loss", model, model, *options, "--csv").splitlines()))
+    assert len(rows) == 2 * 99
+
+
 def test_positions(model: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("positions", model, "--text", text, "--length", 512, "--expand-windows", "--out", tmp_path)
     assert "windows expanded" in evaluate(capsys, *arguments)
@@ -159,6 +177,8 @@ def test_refusals(model: Path, text: Path, tmp_path: Path, monkeypatch: pytest.M
 
     with refuses("neither a directory with a model nor a preset; did you mean 'multiscreen-psi8'"):
         call("loss", "multiscreen-psi9")
+    with refuses("eval loss needs a model; give a run, a checkpoint, a saved model or a preset"):
+        call("loss", "--text", text)
     with refuses("a text needs at least 2 tokens"):
         call("loss", model, "--text", text, "--tokens", 1)
     with refuses("has fewer than 2 tokens"):

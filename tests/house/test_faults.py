@@ -68,8 +68,8 @@ FAULTS = [
     Fault(
         "no gradient for the window",
         "mechanisms/screening.py",
-        "mipe_rate(window.double())",
-        "mipe_rate(window.double().detach())",
+        "mipe_rate(window.double(), self.threshold)",
+        "mipe_rate(window.double().detach(), self.threshold)",
         GRADIENTS,
         "screening",
     ),

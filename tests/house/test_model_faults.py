@@ -44,7 +44,7 @@ def far_oracle() -> None:
 
 def mipe_without_pi(patch: Patch) -> None:
     rate = screening.mipe_rate
-    patch.setattr(screening, "mipe_rate", lambda window: rate(window) / math.pi)
+    patch.setattr(screening, "mipe_rate", lambda window, threshold: rate(window, threshold) / math.pi)
 
 
 def change_positions(patch: Patch, change: Callable[[Tensor], Tensor]) -> None:

@@ -248,7 +248,7 @@ def test_generate_returns_all_outputs(model: Any) -> None:
     assert [len(layer) for layer in output.hidden_states[1]] == [2] * 3
 
 
-def test_export_works_and_jit_trace_is_refused(model: Any) -> None:
+def test_export_with_dynamic_sizes_works_and_jit_trace_is_refused(model: Any) -> None:
     class Logits(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -263,8 +263,12 @@ def test_export_works_and_jit_trace_is_refused(model: Any) -> None:
         warnings.simplefilter("ignore")
         with refuses("torch.jit.trace does not record compiled kernels; use torch.export.export"):
             torch.jit.trace(Logits(), (TOKENS,), check_trace=False)
-        exported = torch.export.export(Logits(), (TOKENS,)).module()
+        batch, length = torch.export.Dim("batch", max=8), torch.export.Dim("length", min=2, max=4096)
+        exported = torch.export.export(Logits(), (TOKENS,), dynamic_shapes=({0: batch, 1: length},)).module()
         torch.testing.assert_close(exported(TOKENS), expected, atol=2e-5, rtol=1e-4)
+        for shape in ((1, 7), (3, 300)):
+            tokens = torch.arange(shape[0] * shape[1]).view(shape) % 257
+            torch.testing.assert_close(exported(tokens), model(tokens, use_cache=False).logits, atol=2e-5, rtol=1e-4)
 
 
 def test_config_names_of_transformers(model: Any) -> None:

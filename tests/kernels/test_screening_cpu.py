@@ -14,7 +14,7 @@ from keysift.kernels.attend import attend, explain
 from keysift.kernels.cpu import library
 from keysift.kernels.cpu import screening as screening_cpu
 from keysift.kernels.positions import Positions
-from keysift.mechanisms.screening import SCREENING, prepare_without_mipe
+from keysift.mechanisms.screening import SCREENING, Prepare, prepare_without_mipe
 from keysift.verify.agreement import check_agreement, output_and_gradients
 from tests.forked import run_pytest
 from tests.machine import needs_kernel
@@ -164,7 +164,11 @@ def test_half_precision(dtype: torch.dtype) -> None:
 
 def test_ablations() -> None:
     without_mipe = replace(SCREENING, name="without_mipe", prepare=(prepare_without_mipe,))
-    for mechanism in (without_mipe, replace(SCREENING, name="plain", finish=()), replace(without_mipe, finish=())):
+    plain, narrow = (
+        replace(SCREENING, name="plain", finish=()),
+        replace(SCREENING, name="narrow", prepare=(Prepare(threshold=12.0),)),
+    )
+    for mechanism in (without_mipe, plain, replace(without_mipe, finish=()), narrow):
         tensors = screening_inputs(70, 70, window=[9.0, INF])
         if mechanism.prepare == (prepare_without_mipe,):
             tensors["effective_window"] = tensors["window"]
@@ -232,7 +236,8 @@ def test_operator_passes_opcheck() -> None:
         tensor.requires_grad_()
     arguments = tuple(tensors[n] for n in ("q", "k", "v", "window", "window", "acceptance"))
     for segments in (None, Positions.packed([[7, 13], [4]], 20).segments):
-        torch.library.opcheck(torch.ops.keysift.screening.default, (*arguments, segments, 0, 0), rtol=1e-4, atol=1e-5)
+        inputs = (*arguments, segments, 0, 0, 256.0)
+        torch.library.opcheck(torch.ops.keysift.screening.default, inputs, rtol=1e-4, atol=1e-5)
 
 
 def test_compiles_forward_and_backward() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from keysift.kernels import regions
 from keysift.kernels.attend import attend, explain
 from keysift.kernels.call import make_call
-from keysift.kernels.eager import sdpa
+from keysift.kernels.eager import softmax_operators
 from keysift.kernels.positions import Positions
 from keysift.mechanisms import MECHANISMS, find
 from keysift.mechanisms.rules import Softmax
@@ -97,7 +97,7 @@ def test_keys_and_values_of_different_width(widths: tuple[int, int]) -> None:
 @pytest.fixture
 def _without_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a device, or with a torch version, without the operator: the public function runs."""
-    monkeypatch.setattr(sdpa, "_forward_op", None)
+    monkeypatch.setattr(softmax_operators, "_forward_op", None)
 
 
 WITHOUT_SINKS = ["softmax", "differential_v1", "softmax_minus_uniform", "ssmax", "softmax+value_gate"]
@@ -168,12 +168,14 @@ def test_compiles(name: str) -> None:
 def test_operators_pass_opcheck() -> None:
     q, k, v = (torch.randn(1, 2, 6, 4, requires_grad=True) for _ in range(3))
     sink = torch.zeros(2, requires_grad=True)
+    factor = torch.ones(1, 2, 6, 1, requires_grad=True)
     for inputs in (
-        (q, k, v, sink, None, None, 0, True, 0, 0, 0.5),
-        (q, k, v, None, None, torch.zeros(1, 1, 6, 6), 0, False, 0, 0, 0.5),
-        (q, k, v, sink, None, None, 0, True, 2, 1, 0.5),
+        (q, k, v, sink, None, None, None, 0, True, 0, 0, 0.5),
+        (q, k, v, None, None, None, torch.zeros(1, 1, 6, 6), 0, False, 0, 0, 0.5),
+        (q, k, v, sink, None, None, None, 0, True, 2, 1, 0.5),
+        (q, k, v, None, factor, None, None, 0, True, 2, 1, 0.5),
     ):
-        torch.library.opcheck(sdpa._softmax_attention, inputs)
+        torch.library.opcheck(softmax_operators._softmax_attention, inputs)
 
 
 def test_no_saved_tensor_grows_with_queries_times_keys() -> None:
@@ -239,3 +241,24 @@ def test_second_derivatives_are_refused() -> None:
     (dq,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
     with refuses("this backend has no second derivatives; pass backend='dense'"):
         torch.autograd.grad(dq.sum(), q)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_gradients_of_temperatures_at_large_scores(causal: bool) -> None:
+    """No less exact than the definition in fp32: scores of some hundreds, one weight near 1 in most rows."""
+    generator = torch.Generator().manual_seed(1)
+    q, k, v = (10 * torch.randn(1, 2, 256, 256, generator=generator) for _ in range(3))
+    output_gradient = torch.randn(1, 2, 256, 256, generator=generator)
+    scalars = {"growth": torch.full((2,), 0.5), "token": torch.zeros(1, 2, 256)}
+
+    def gradients(backend: str, dtype: torch.dtype) -> list[Tensor]:
+        leaves = {name: x.to(dtype).requires_grad_() for name, x in scalars.items()}
+        tensors = (x.to(dtype) for x in (q, k, v))
+        out = attend("selective_temperature", *tensors, scalars=leaves, causal=causal, backend=backend)
+        return [x.double() for x in torch.autograd.grad(out, leaves.values(), output_gradient.to(dtype))]
+
+    exact = gradients("dense", torch.float64)
+    for name, ours, dense, expected in zip(
+        scalars, gradients("sdpa", torch.float32), gradients("dense", torch.float32), exact, strict=True
+    ):
+        assert (ours - expected).abs().max() < 2 * (dense - expected).abs().max(), name

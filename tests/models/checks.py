@@ -109,6 +109,7 @@ def multiscreen_matches_oracle(
         key_width=config.key_width,
         value_width=config.value_width,
         position=config.position,
+        w_th=config.window_threshold,
         norm=config.norm,
         acceptance=None if config.acceptance == "learned" else config.acceptance,
         expand=options.expand_windows or None,

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 Row = list[Tensor]
-W_TH = 256
 
 
 def _matrix(p: Tensor) -> list[Row]:
@@ -39,8 +38,8 @@ def _rotate_pair(x0: Tensor, x1: Tensor, angle: Tensor) -> tuple[Tensor, Tensor]
     return x0 * c - x1 * s, x0 * s + x1 * c
 
 
-def _mipe(x: Row, i: int, w: Tensor) -> Row:
-    gamma = (torch.cos(math.pi * w / W_TH) + 1) / 2 if w < W_TH else torch.zeros((), dtype=torch.float64)
+def _mipe(x: Row, i: int, w: Tensor, w_th: float) -> Row:
+    gamma = (torch.cos(math.pi * w / w_th) + 1) / 2 if w < w_th else torch.zeros((), dtype=torch.float64)
     a, b = _rotate_pair(x[0], x[1], math.pi * i * gamma / w)
     return [a, b, *x[2:]]
 
@@ -76,6 +75,7 @@ def _tile(
     r: Tensor,
     s_o: Tensor,
     position: str,
+    w_th: float,
     norm: str,
     expand: int | None,
     factor: float,
@@ -89,7 +89,7 @@ def _tile(
     v = [_unit(_apply(p["v_proj"][value_rows], xi)) for xi in x]
     for i in range(len(x)):
         if position == "mipe":
-            q[i], k[i] = _mipe(q[i], start + i, w), _mipe(k[i], start + i, w)
+            q[i], k[i] = _mipe(q[i], start + i, w, w_th), _mipe(k[i], start + i, w, w_th)
         elif position == "rope":
             q[i], k[i] = _rope(q[i], start + i, factor, 10_000.0), _rope(k[i], start + i, factor, 10_000.0)
     infinite = expand is not None and bool(w > expand)
@@ -127,6 +127,7 @@ def multiscreen(
     key_width: int,
     value_width: int,
     position: str = "mipe",
+    w_th: float = 256,
     norm: str = "tanh",
     acceptance: float | None = None,
     expand: int | None = None,
@@ -159,6 +160,7 @@ def multiscreen(
                     r=r,
                     s_o=state[f"{prefix}s_O"][h],
                     position=position,
+                    w_th=w_th,
                     norm=norm,
                     expand=expand,
                     factor=factor,

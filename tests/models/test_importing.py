@@ -151,7 +151,7 @@ def test_config_fields(change: dict[str, Any], expected: dict[str, Any]) -> None
         ),
         ({"rope_parameters": {**YARN, "mscale": 1.0}}, "RoPE: mscale = 1.0 is not understood"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "rotating only some channels is not supported"),
-        ({"rms_norm_eps": 0}, r"norm_eps must lie in \(0, 1\)"),
+        ({"rms_norm_eps": 0}, r"norm_eps must lie in \(0, 1\]"),
         ({"rms_norm_eps": 10**400}, "rms_norm_eps must be a finite number, got 10*"),
         ({"sliding_window": 8}, "sliding_window is 8, and a llama model has none"),
         ({"rope_theta": 500.0}, "sets rope_theta twice, to 500.0 and 10000.0; keep the correct value"),

@@ -37,6 +37,7 @@ MULTISCREEN_CHANGES = {
     "gate": False,
     "acceptance": 0.5001,
     "acceptance_start": (0.5001,),
+    "window_threshold": 255.0,
 }
 TRANSFORMER_CHANGES = {
     "vocab_size": 12,
@@ -259,6 +260,8 @@ def test_refusals() -> None:
         dataclasses.replace(TINY, acceptance=1.5)
     with refuses(r"one or two numbers in \(0, 1\), got \(0.5, 1.0\)"):
         dataclasses.replace(TINY, acceptance_start=(0.5, 1.0))
+    with refuses("window_threshold must be finite and at least 1, got inf"):
+        dataclasses.replace(TINY, window_threshold=math.inf)
     with refuses("a fixed acceptance has no start"):
         dataclasses.replace(TINY, acceptance=0.5, acceptance_start=(0.9,))
     with refuses("RoPE rotates pairs of channels, got a key width of 5"):
@@ -272,7 +275,7 @@ def test_refusals() -> None:
     for name in ("head_width", "hidden_width"):
         with refuses(f"{name} must be at least 1, got 0"):
             dataclasses.replace(BASE, **{name: 0})
-    with refuses(r"norm_eps must lie in \(0, 1\), got 0"):
+    with refuses(r"norm_eps must lie in \(0, 1\], got 0"):
         dataclasses.replace(BASE, norm_eps=0.0)
     with refuses("rope_theta must be above 1 and finite, got 1"):
         dataclasses.replace(BASE, rope_theta=1.0)
@@ -318,6 +321,11 @@ def test_acceptance_at_the_ends_of_fp32(raw: float) -> None:
     for parameter in model.parameters():
         assert parameter.grad is not None
         assert bool(parameter.grad.isfinite().all())
+
+
+def test_initial_windows_end_at_the_threshold() -> None:
+    model = Multiscreen(MultiscreenConfig(vocab_size=7, depth=1, tiles=3, width=8, window_threshold=64.0))
+    torch.testing.assert_close(model.scalars()[0]["window"], torch.tensor([2.0, 9.0, 65.0]))
 
 
 @pytest.mark.parametrize(("start", "expected"), [((0.98,), [0.98, 0.98, 0.98]), ((0.5, 0.98), [0.5, 0.875, 0.98])])

@@ -18,9 +18,10 @@ ABLATIONS = {
     "no gate": {"gate": False},
     "fixed acceptance": {"acceptance": 0.875},
     "acceptance one": {"acceptance": 1.0},
+    "another window threshold": {"window_threshold": 9.0},
     "nothing but screening": {"position": "none", "norm": "none", "gate": False, "acceptance": 1.0},
 }
-QUICK = ("paper", "nothing but screening")  # in `make check`
+QUICK = ("paper", "another window threshold", "nothing but screening")  # in `make check`
 
 
 @pytest.mark.parametrize("expand", [False, 5])

@@ -61,7 +61,7 @@ def test_commands_are_those_of_the_command_line(
     beyond = flags.Beyond(expand_windows=not model, rope_factors=factors if model else ())
     name = str(path)
     expected: dict[str, Any] = {
-        "measure_loss": flags.Loss(model=name, text=data, tokens=16_384),
+        "measure_loss": flags.Loss(models=(name,), text=data, tokens=16_384),
         "measure_positions": flags.Positions(model=name, text=data, documents=4, beyond=beyond),
         "measure_retrieval": flags.Retrieval(model=name, task="recall", beyond=beyond),
         "measure_windows": flags.Windows(model=name, text=data),

@@ -31,6 +31,7 @@ MULTISCREEN: dict[str, tuple[str, Any]] = {
     "gate": ("", False),
     "acceptance": ("0.25", 0.25),
     "acceptance_start": ("0.5 0.9", (0.5, 0.9)),
+    "window_threshold": ("128", 128.0),
 }
 TRANSFORMER: dict[str, tuple[str, Any]] = {
     "depth": ("3", 3),

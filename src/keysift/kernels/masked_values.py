@@ -124,6 +124,9 @@ def _nan_rows(call: Call, bad_BHT: Tensor, bad_BHS: Tensor) -> Tensor:
     """Rows that see a non-finite key, or are non-finite and see any key. Keys beyond the window are not visible."""
     if _all_keys_visible(call):
         return bad_BHT | bad_BHS.any(-1, keepdim=True)
+    windowed = call.window is not None or call.mechanism.window_scalar is not None
+    if call.keep is None and not windowed and call.positions.consecutive:
+        return _nan_rows_of_causal(call, bad_BHT, bad_BHS)
     blocks = []
     for start in range(0, bad_BHT.shape[2], BLOCK):
         queries = slice(start, start + BLOCK)
@@ -133,3 +136,13 @@ def _nan_rows(call: Call, bad_BHT: Tensor, bad_BHS: Tensor) -> Tensor:
             keep = keep & (visible.distance_BHTS < call.scalars[call.mechanism.window_scalar].detach())
         blocks.append((keep & (bad_BHT[:, :, queries, None] | bad_BHS[:, :, None])).any(-1))
     return torch.cat(blocks, dim=2)
+
+
+def _nan_rows_of_causal(call: Call, bad_BHT: Tensor, bad_BHS: Tensor) -> Tensor:
+    """`_nan_rows` where a query sees the first keys up to its position. Has no loop, so that torch.export keeps the
+    length symbolic."""
+    keys = bad_BHS.shape[2]
+    at_T = torch.arange(bad_BHT.shape[2], device=bad_BHT.device)
+    count_T = (at_T + (call.positions.offset + 1)).clamp(0, keys)
+    bad_seen_BHT = torch.nn.functional.pad(bad_BHS.cumsum(-1), (1, 0))[:, :, count_T]
+    return (count_T > 0) & (bad_BHT | (bad_seen_BHT > 0))

@@ -1,7 +1,7 @@
 """Screening: a pointwise mechanism with a learned threshold and window (Nakanishi, arXiv:2604.01178v3, eqs. 4 to 14).
 
     q, k, v on the unit sphere; coordinates (0, 1) of q and k rotated by phi(i) = pi i gamma(w) / w
-    gamma(w) = (1 + cos(pi w / 256)) / 2   for w < 256, else 0
+    gamma(w) = (1 + cos(pi w / w_th)) / 2  for w < w_th, else 0      w_th = 256 in the paper
     a_ts = max(1 - (1 - q_t . k_s) / r, 0)^2 * fade(t - s)
     fade(d) = (1 + cos(pi d / w)) / 2      for 0 <= d < w, else 0
     u_t  = tanh(|h_t|) / |h_t| * h_t,  h_t = sum_s a_ts v_s
@@ -13,6 +13,7 @@ Letters: B batch, H tiles, T queries, S keys, K key width, V value width.
 """
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -22,12 +23,18 @@ from keysift.mechanisms import parts
 from keysift.mechanisms.rules import Pointwise
 from keysift.mechanisms.spec import Mechanism, Per, Promise, Scalar, Site
 
-WINDOW_THRESHOLD = 256.0
+WINDOW_THRESHOLD = 256.0  # w_th of the paper
 
 
-def _windows(site: Site, generator: torch.Generator | None) -> Tensor:
-    """s_w spaced from 0 to log 256 over the tiles: windows from 2 to 257. A single tile gets 2."""
-    return torch.linspace(0.0, math.log(WINDOW_THRESHOLD) if site.heads > 1 else 0.0, site.heads, dtype=torch.float64)
+@dataclass(frozen=True)
+class Windows:
+    """Initial s_w of every tile: spaced from 0 to log w_th, so windows from 2 to w_th + 1. A single tile gets 2."""
+
+    threshold: float = WINDOW_THRESHOLD
+
+    def __call__(self, site: Site, generator: torch.Generator | None = None) -> Tensor:
+        last = math.log(self.threshold) if site.heads > 1 else 0.0
+        return torch.linspace(0.0, last, site.heads, dtype=torch.float64)
 
 
 def _wider_than_one(raw: Tensor, site: Site) -> Tensor:
@@ -38,7 +45,7 @@ WINDOW = Scalar(
     name="window",
     meaning="the length in tokens after which every key has relevance zero",
     per=Per.HEAD,
-    init=_windows,
+    init=Windows(),
     link=_wider_than_one,
     above=0.0,
     probes=(0.7, 2.0, 9.5, math.inf),
@@ -86,21 +93,27 @@ def rotate(x: Tensor, turns: Tensor) -> Tensor:
     return torch.cat((rotated, x[..., 2:]), dim=-1)
 
 
-def mipe_rate(window: Tensor) -> Tensor:
+def mipe_rate(window: Tensor, threshold: float = WINDOW_THRESHOLD) -> Tensor:
     """MiPE (minimal positional encoding) in turns per position: gamma(w) / (2 w), and 0 from the threshold on."""
-    below = window < WINDOW_THRESHOLD
-    w = torch.where(below, window, WINDOW_THRESHOLD)
-    gamma = (torch.cos(math.pi * w / WINDOW_THRESHOLD) + 1) / 2
+    below = window < threshold
+    w = torch.where(below, window, threshold)
+    gamma = (torch.cos(math.pi * w / threshold) + 1) / 2
     return torch.where(below, gamma / (2 * w), 0.0)
 
 
-def prepare(
-    q_BHTK: Tensor, k_BHSK: Tensor, v_BHSV: Tensor, at: Tensor, key_at: Tensor, *, window: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    rate = mipe_rate(window.double())
-    q_BHTK = rotate(parts.unit(q_BHTK), at * rate[..., 0])
-    k_BHSK = rotate(parts.unit(k_BHSK), key_at * rate[..., 0])
-    return q_BHTK, k_BHSK, parts.unit(v_BHSV)
+@dataclass(frozen=True)
+class Prepare:
+    """Normalise q, k and v, and rotate q and k by MiPE. Windows from the threshold on are not rotated."""
+
+    threshold: float = WINDOW_THRESHOLD
+
+    def __call__(
+        self, q_BHTK: Tensor, k_BHSK: Tensor, v_BHSV: Tensor, at: Tensor, key_at: Tensor, *, window: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        rate = mipe_rate(window.double(), self.threshold)
+        q_BHTK = rotate(parts.unit(q_BHTK), at * rate[..., 0])
+        k_BHSK = rotate(parts.unit(k_BHSK), key_at * rate[..., 0])
+        return q_BHTK, k_BHSK, parts.unit(v_BHSV)
 
 
 def prepare_without_mipe(
@@ -147,7 +160,7 @@ SCREENING = Mechanism(
     page="screening",
     formula="a = max(1 - (1 - cos(q, k)) / r, 0)^2 * fade(distance)",
     rule=Pointwise(weigh_key=weigh_key),
-    prepare=(prepare,),
+    prepare=(Prepare(),),
     finish=(tanh_norm,),
     cosine_scores=True,
     causal_only=True,

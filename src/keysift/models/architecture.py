@@ -48,11 +48,15 @@ class MultiscreenArch:
     acceptance_start: tuple[float, ...] = PAPER_ACCEPTANCE_START
     """Initial value of a learned r: one number for all tiles, or two for the first and the last tile, with the others
     spaced between them. The paper starts at 0.5. At a start near 1 (not in the paper) nearly every key is accepted."""
+    window_threshold: float = 256.0
+    """Windows from this length on are not rotated by MiPE, and the initial windows of a layer end there (w_th)."""
 
     def __post_init__(self) -> None:
         _at_least_one(self, "depth", "tiles", "width", "key_width", "value_width")
         if self.position == "mipe" and self.key_width < 2:
             raise ConfigError(f"key_width must be at least 2 for MiPE, got {self.key_width}; or set position to none")
+        if not 1 <= self.window_threshold < math.inf:
+            raise ConfigError(f"window_threshold must be finite and at least 1, got {self.window_threshold:g}")
         if self.acceptance != "learned" and not 0 < self.acceptance <= 1:
             raise ConfigError(f"a fixed acceptance must be a number in (0, 1], got {self.acceptance}")
         if len(self.acceptance_start) not in (1, 2) or not all(0 < r < 1 for r in self.acceptance_start):
@@ -117,8 +121,8 @@ class TransformerArch:
             raise ConfigError(
                 f"width must be a multiple of heads, got {self.width} and {self.heads}; or give head_width"
             )
-        if not 0 < self.norm_eps < 1:
-            raise ConfigError(f"norm_eps must lie in (0, 1), got {self.norm_eps:g}")
+        if not 0 < self.norm_eps <= 1:
+            raise ConfigError(f"norm_eps must lie in (0, 1], got {self.norm_eps:g}")
         _check_positions(self)
         if not 1 < self.rope_theta < math.inf:
             raise ConfigError(f"rope_theta must be above 1 and finite, got {self.rope_theta:g}")

@@ -17,7 +17,15 @@ from torch import Tensor, nn
 
 from keysift.core.config import config
 from keysift.core.errors import ConfigError
-from keysift.mechanisms.screening import ACCEPTANCE, SCREENING, prepare_without_mipe
+from keysift.mechanisms.screening import (
+    ACCEPTANCE,
+    SCREENING,
+    WINDOW,
+    WINDOW_THRESHOLD,
+    Prepare,
+    Windows,
+    prepare_without_mipe,
+)
 from keysift.mechanisms.spec import Constant, Mechanism, Site, identity
 from keysift.models.architecture import PAPER_ACCEPTANCE_START, MultiscreenArch
 from keysift.models.language_model import LanguageModel
@@ -58,6 +66,10 @@ class MultiscreenConfig(MultiscreenArch):
 def screening(config: MultiscreenConfig) -> Mechanism:
     """The screening mechanism, with the ablations of the config."""
     mechanism = SCREENING
+    if config.window_threshold != WINDOW_THRESHOLD:
+        windows = replace(WINDOW, init=Windows(config.window_threshold))
+        scalars = tuple(windows if scalar is WINDOW else scalar for scalar in mechanism.scalars)
+        mechanism = replace(mechanism, prepare=(Prepare(config.window_threshold),), scalars=scalars)
     if config.position != "mipe":
         mechanism = replace(mechanism, name=f"{mechanism.name}, no mipe", prepare=(prepare_without_mipe,))
     if config.norm == "none":

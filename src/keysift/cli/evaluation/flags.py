@@ -9,6 +9,7 @@ import tyro
 from keysift.core.config import config
 
 Model = Annotated[str, tyro.conf.Positional]
+Models = Annotated[tuple[str, ...], tyro.conf.Positional]
 Folders = Annotated[tuple[Path, ...], tyro.conf.Positional]
 
 
@@ -34,10 +35,10 @@ class Beyond:
 
 @config
 class Loss:
-    """Loss and bits per byte of a text, read in overlapping chunks."""
+    """Loss and bits per byte of a text, read in overlapping chunks, for one or several models."""
 
-    model: Model
-    """A run, a checkpoint, a saved model, or a preset (untrained)."""
+    models: Models
+    """Runs, checkpoints, saved models, or presets (untrained)."""
     text: str = "stdlib"
     """A file, folder, glob or source, as for keysift train --data."""
     tokens: int = 65_536

@@ -1,6 +1,7 @@
 """The measurements of `keysift eval`: each calls one function and lays out its record as rows."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from keysift.cli.evaluation.output import EvalResult
 from keysift.cli.flags.command_line import command_line
 from keysift.cli.terminal.progress import ProgressBar
 from keysift.core.config import to_dict
+from keysift.core.errors import ConfigError
 from keysift.evaluate.loss import measure_loss
 from keysift.evaluate.measured_model import open_measured_model
 from keysift.evaluate.positions import measure_positions
@@ -25,6 +27,21 @@ from keysift.web.figures import evaluation as figures
 from keysift.web.figures import runs as run_figures
 
 
+def each_model(args: flags.Evaluation) -> list[flags.Evaluation]:
+    """The same evaluation for each of its models. With --out, each model of several has a folder of its own there."""
+    if not isinstance(args, flags.Loss):
+        return [args]
+    if not args.models:
+        raise ConfigError("eval loss needs a model; give a run, a checkpoint, a saved model or a preset")
+    if len(args.models) == 1:
+        return [args]
+    alone: list[flags.Evaluation] = []
+    for number, model in enumerate(args.models, 1):
+        out = None if args.output.out is None else args.output.out / f"{number}-{Path(model).resolve().name}"
+        alone.append(replace(args, models=(model,), output=replace(args.output, out=out)))
+    return alone
+
+
 def evaluate(args: flags.Evaluation) -> EvalResult:
     """Run the measurement that these flags describe."""
     command = command_line(f"eval {type(args).__name__.lower()}", args, without=("output",))
@@ -33,12 +50,12 @@ def evaluate(args: flags.Evaluation) -> EvalResult:
 
 def run_evals(args: flags.Evaluation) -> Path | None:
     """The folder evals of the run that is measured; None if it is not a run."""
-    model = getattr(args, "model", None)
+    model = args.models[0] if isinstance(args, flags.Loss) else getattr(args, "model", None)
     return Path(model) / EVALS if model is not None and is_run_directory(Path(model)) else None
 
 
 def loss(args: flags.Loss, command: str) -> EvalResult:
-    measured = open_measured_model(args.model)
+    measured = open_measured_model(args.models[0])
     with ProgressBar() as progress:
         record, ids, losses = measure_loss(
             measured,

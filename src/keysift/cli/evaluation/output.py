@@ -10,6 +10,7 @@ from typing import Any
 
 from keysift.cli.evaluation.flags import Output
 from keysift.cli.terminal import output
+from keysift.core.config import to_dict
 from keysift.core.disk import write_atomic
 from keysift.records.evaluation import write_record
 from keysift.web.figures import evaluation as figures
@@ -29,18 +30,32 @@ class EvalResult:
     draw: Callable[[Any], None] | None = None
 
 
-def show(result: EvalResult, how: Output, default_folder: Path | None) -> None:
-    """Print the result. With --out write record, rows and figure there; otherwise the record to `default_folder`."""
-    folder = how.out or default_folder
+def store(result: EvalResult, out: Path | None, default_folder: Path | None) -> None:
+    """Write record, rows and figure to `out`; without it, the record to `default_folder`, if there is one."""
+    folder = out or default_folder
     if folder is not None:
-        written = write(result, folder, figure=how.out is not None)
+        written = write(result, folder, figure=out is not None)
         output.print_note(f"written: {', '.join(map(str, written))}")
+
+
+def show(results: list[EvalResult], how: Output) -> None:
+    """Print a result, or those of several models together."""
     if how.json:
-        output.print_json(result.record)
+        output.print_json(results[0].record if len(results) == 1 else [to_dict(result.record) for result in results])
     elif how.csv:
-        output.print_plain(as_csv(result.rows).rstrip("\n"))
+        output.print_plain(as_csv(_join([result.rows for result in results], results)).rstrip("\n"))
     else:
-        _table(result.title, result.rows if result.table is None else result.table)
+        title = results[0].title if len(results) == 1 else f"{len(results)} models"
+        tables = [result.rows if result.table is None else result.table for result in results]
+        _table(title, _join(tables, results))
+
+
+def _join(tables: list[Rows], results: list[EvalResult]) -> Rows:
+    """The rows of all results; with several of them, the first column names the model."""
+    if len(results) == 1:
+        return tables[0]
+    names = [result.record.subject.name for result in results]
+    return [{"model": name, **row} for name, table in zip(names, tables, strict=True) for row in table]
 
 
 def write(result: EvalResult, folder: Path, *, figure: bool) -> list[Path]:

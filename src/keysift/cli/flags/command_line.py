@@ -23,7 +23,7 @@ def decode_argument(text: str) -> str:
 def command_line(verb: str, args: Any, *, without: tuple[str, ...] = ()) -> str:
     """The command line of parsed arguments.
 
-    `command_line("eval loss", Loss(model="runs/a", tokens=9))` is `keysift eval loss runs/a --tokens 9`.
+    `command_line("eval loss", Loss(models=("runs/a",), tokens=9))` is `keysift eval loss runs/a --tokens 9`.
     """
     return " ".join(["keysift", verb, *map(shlex.quote, _words(args, without))])
 

@@ -1,4 +1,4 @@
-"""Evaluate one model (loss, positions, retrieval, windows, relevance, lm) or compare runs (stability, scaling)."""
+"""Evaluate models (loss), one model (positions, retrieval, windows, relevance, lm) or runs (stability, scaling)."""
 
 from typing import Annotated
 
@@ -34,8 +34,13 @@ def run(args: Args) -> None:
 
         trial_runs(args.do.folders)
     else:
-        check_model_or_preset(args.do.model)
-    from keysift.cli.evaluation.measure import evaluate, run_evals
-    from keysift.cli.evaluation.output import show
+        for model in args.do.models if isinstance(args.do, Loss) else (args.do.model,):
+            check_model_or_preset(model)
+    from keysift.cli.evaluation.measure import each_model, evaluate, run_evals
+    from keysift.cli.evaluation.output import show, store
 
-    show(evaluate(args.do), args.do.output, run_evals(args.do))
+    results = []
+    for do in each_model(args.do):
+        results.append(evaluate(do))
+        store(results[-1], do.output.out, run_evals(do))
+    show(results, args.do.output)

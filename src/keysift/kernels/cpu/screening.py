@@ -26,7 +26,6 @@ from keysift.kernels.transforms import can_inspect_values, in_forward_mode, no_d
 from keysift.mechanisms import screening
 from keysift.mechanisms.spec import Mechanism
 
-_ROTATION_FLAGS = {(screening.prepare,): 0, (screening.prepare_without_mipe,): library.NO_ROTATION}
 _NORM_FLAGS = {(screening.tanh_norm,): 0, (): library.NO_TANH}
 
 
@@ -51,6 +50,7 @@ class Inputs(NamedTuple):
     segments: Tensor | None  # N 6; None: each row is one segment with this offset
     offset: int
     flags: int
+    w_th: float
 
 
 _INPUTS = schema(Inputs)
@@ -114,7 +114,9 @@ def _inputs(
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in qkv)
     names = ("window", "effective_window", "acceptance")
     window, effective_window, acceptance = (scalars[name].reshape(-1).contiguous() for name in names)
-    return Inputs(q, k, v, window, effective_window, acceptance, positions.segments, positions.offset, flags)
+    prepare = mechanism.prepare[0]
+    w_th = prepare.threshold if isinstance(prepare, screening.Prepare) else screening.WINDOW_THRESHOLD
+    return Inputs(q, k, v, window, effective_window, acceptance, positions.segments, positions.offset, flags, w_th)
 
 
 def _width_allows_rotation(flags: int, q: Tensor) -> bool:
@@ -126,9 +128,13 @@ def _flags(mechanism: Mechanism) -> int | None:
     """The steps of screening that the mechanism omits, or None for another mechanism."""
     if mechanism.rule != screening.SCREENING.rule:
         return None
-    if mechanism.prepare not in _ROTATION_FLAGS or mechanism.finish not in _NORM_FLAGS:
+    if len(mechanism.prepare) != 1 or mechanism.finish not in _NORM_FLAGS:
         return None
-    return _ROTATION_FLAGS[mechanism.prepare] | _NORM_FLAGS[mechanism.finish]
+    if isinstance(mechanism.prepare[0], screening.Prepare):
+        return _NORM_FLAGS[mechanism.finish]
+    if mechanism.prepare[0] is screening.prepare_without_mipe:
+        return _NORM_FLAGS[mechanism.finish] | library.NO_ROTATION
+    return None
 
 
 def _problem(x: Inputs) -> Problem:
@@ -140,7 +146,7 @@ def _problem(x: Inputs) -> Problem:
         *((None, -1) if x.segments is None else (x.segments.data_ptr(), len(x.segments))),
         x.offset,
         *(x.window.data_ptr(), x.effective_window.data_ptr(), x.acceptance.data_ptr()),
-        screening.WINDOW_THRESHOLD,
+        x.w_th,
     )
 
 
@@ -208,14 +214,14 @@ def _(du: Tensor, u: Tensor, norm: Tensor, h: Tensor, *inputs: Any) -> tuple[Ten
 
 
 def _save(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[object, ...], output: tuple[Tensor, ...]) -> None:
-    *tensors, offset, flags = inputs
+    *tensors, offset, flags, w_th = inputs
     ctx.save_for_backward(*output, *tensors)  # type: ignore[arg-type]
-    ctx.constants = (offset, flags)  # type: ignore[attr-defined]
+    ctx.constants = (offset, flags, w_th)  # type: ignore[attr-defined]
 
 
 def _differentiate(ctx: torch.autograd.function.FunctionCtx, du: Tensor, *unused: Tensor) -> tuple[Tensor | None, ...]:
     grads = _screening_backward(du, *ctx.saved_tensors, *ctx.constants)  # type: ignore[attr-defined]
-    return (*grads, None, None, None)
+    return (*grads, None, None, None, None)
 
 
 _screening.register_autograd(_differentiate, setup_context=_save)
