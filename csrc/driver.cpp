@@ -7,6 +7,7 @@
 
 #include "sums.h"
 #include "thresholds.h"
+#include "tile.h"
 
 namespace {
 
@@ -89,6 +90,39 @@ void run(const Case& c) {
   expect(keysift_backward(&problem, nullptr, norm.data(), h.data(), &du.view, &gradients), "backward from h");
 }
 
+// The same for gated tiles, with every part of a projection in one buffer, as a layer lays them out.
+void run_tile(const Case& c, bool gated) {
+  std::mt19937 random(7);
+  const int64_t channels = c.tiles * (2 * c.key_width + (gated ? 2 : 1) * c.value_width), values = c.tiles * c.value_width;
+  Buffer projected(c.batch, 1, c.queries, channels, c.dtype), dprojected = projected;
+  Buffer out(c.batch, 1, c.queries, values, c.dtype), dout = out;
+  fill(&projected, c.dtype, &random, 0.7f);
+  fill(&dout, c.dtype, &random, 0.0f);
+  auto part = [&](Buffer* of, int64_t first, int64_t width, int64_t all) {
+    return keysift_view{of->bytes.data() + first * (c.dtype == KEYSIFT_F32 ? 4 : 2), c.queries * all, width, all};
+  };
+  const int64_t k = c.tiles * c.key_width, v = 2 * k, g = v + values;
+  const std::vector<float> window(static_cast<size_t>(c.tiles), c.window), acceptance(window.size(), c.acceptance), scale(window.size(), 0.5f);
+  const keysift_segment segment{0, c.queries / 3, c.queries / 2, c.queries / 3, c.queries / 2, 0};
+  const keysift_problem problem{c.batch, c.tiles, c.tiles, c.queries, c.queries, c.key_width, c.value_width, c.dtype, c.flags,
+                                part(&projected, 0, c.key_width, channels), part(&projected, k, c.key_width, channels),
+                                part(&projected, v, c.value_width, channels), nullptr, nullptr, &segment, c.segments ? 1 : -1, 0,
+                                window.data(), nullptr, acceptance.data(), 256.0f};
+  const keysift_view none{nullptr, 0, 0, 0};
+  const keysift_gate gate{gated ? part(&projected, g, c.value_width, channels) : none, scale.data()};
+  const size_t rows = static_cast<size_t>(c.batch * c.tiles * c.queries);
+  std::vector<float> norm(rows), h(rows * static_cast<size_t>(c.value_width));
+  std::vector<double> sums(4 * window.size());
+  double* sum = sums.data();
+  const keysift_gradients gradients{part(&dprojected, 0, c.key_width, channels), part(&dprojected, k, c.key_width, channels),
+                                    part(&dprojected, v, c.value_width, channels), sum, sum + c.tiles, sum + 2 * c.tiles};
+  const keysift_gate_gradients gate_gradients{gated ? part(&dprojected, g, c.value_width, channels) : none, sum + 3 * c.tiles};
+  const keysift_view to = part(&out, 0, c.value_width, values), from = part(&dout, 0, c.value_width, values);
+  expect(keysift_tile_forward(&problem, &gate, &to, nullptr, nullptr), "tile without gradients");
+  expect(keysift_tile_forward(&problem, &gate, &to, norm.data(), h.data()), "tile");
+  expect(keysift_tile_backward(&problem, &gate, norm.data(), h.data(), &from, &gradients, &gate_gradients), "gradients of a tile");
+}
+
 // The same shapes for sums.h; the sigmoid kind has a shift.
 void run_sums(const Case& c, int32_t kind) {
   std::mt19937 random(7);
@@ -155,7 +189,8 @@ int main() {
             for (float acceptance : {0.3f, 1.0f}) {
               for (bool segments : {false, true}) {
                 run({2, 4, 2, length[0], length[1], width[0], width[1], dtype, 0, window, acceptance, segments});
-                ++count;
+                run_tile({2, 4, 4, length[0], length[0], width[0], width[1], dtype, 0, window, acceptance, segments}, window > 1);
+                count += 2;
               }
             }
           }

@@ -4,12 +4,15 @@
 
 #include "sums.h"
 #include "thresholds.h"
+#include "tile.h"
 
 #define KEYSIFT_STRUCTURES(S)                                   \
   S(keysift_view, KEYSIFT_VIEW_FIELDS)                          \
   S(keysift_segment, KEYSIFT_SEGMENT_FIELDS)                        \
   S(keysift_problem, KEYSIFT_PROBLEM_FIELDS)                    \
   S(keysift_gradients, KEYSIFT_GRADIENTS_FIELDS)                \
+  S(keysift_gate, KEYSIFT_GATE_FIELDS)                          \
+  S(keysift_gate_gradients, KEYSIFT_GATE_GRADIENTS_FIELDS)      \
   S(keysift_sums_problem, KEYSIFT_SUMS_PROBLEM_FIELDS)          \
   S(keysift_sums_gradients, KEYSIFT_SUMS_GRADIENTS_FIELDS)      \
   S(keysift_threshold_rows, KEYSIFT_THRESHOLD_ROWS_FIELDS)

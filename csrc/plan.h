@@ -5,6 +5,7 @@
 
 #include "screening.h"
 #include "sums.h"
+#include "tile.h"
 
 namespace keysift {
 
@@ -34,9 +35,15 @@ struct Plan {
   float* norm;
   float* h;       // (batch, tiles, queries, value width), or NULL
   int64_t chunk;  // queries per forward task, a multiple of kBatch
+  keysift_gate gate;  // scale NULL: plain screening, whose output is u
   // Backward only.
   keysift_view du;
+  int32_t du_dtype;
   keysift_gradients gradients;
+  // Backward of the gate only.
+  keysift_view dout;
+  keysift_gate_gradients gate_gradients;
+  float* dh;  // (batch, tiles, queries, value width)
 };
 
 // Gradients of a tile's scalars.
@@ -63,6 +70,8 @@ struct ScreeningKernels {
   // Adds the dq of the `count` tasks of one segment in order and writes the gradient of q.
   void (*finish_dq)(const Plan&, const BackwardTask* tasks, int64_t count, int64_t tile, char* scratch);
   int64_t (*finish_scratch)(const Plan&);
+  int64_t (*gate_scratch)(const Plan&);
+  double (*gate_backward)(const Plan&, const keysift_segment&, int64_t tile, int64_t first, int64_t count, char* scratch);
 };
 
 constexpr int kSumBatch = 32;       // queries that are scored against a block together

@@ -148,6 +148,23 @@ KEYSIFT_INLINE void rotate(float* row, float c, float s) {
   row[1] = x * s + y * c;
 }
 
+// TanhNorm's gradient: dh = from_du * du + from_h * <du, h> * h, with from_du = tanh n / n and
+// from_h = (n sech^2 n - tanh n) / n^3, by their series where n is small.
+struct TanhSlope {
+  double from_du, from_h;
+  KEYSIFT_INLINE explicit TanhSlope(double n) {
+    const double z = n * n;
+    if (n < 0.05) {
+      from_du = 1 - z / 3 + 2 * z * z / 15;
+      from_h = -2.0 / 3 + z * (8.0 / 15 + z * (-34.0 / 105 + z * (496.0 / 2835)));
+    } else {
+      const double th = tanh(n);
+      from_du = th / n;
+      from_h = (n * (1 - th * th) - th) / (z * n);
+    }
+  }
+};
+
 // The gradient of unit(x) = x / max(|x|, eps): inverse is 1 / max(|x|, eps), unit the unit row; d is overwritten.
 KEYSIFT_INLINE void unit_gradient(float* d, const float* unit, double inverse, int64_t padded) {
   // A row shorter than eps or with a non-finite length has no direction, so its gradient is zero.

@@ -1,5 +1,5 @@
 // The C API of screening.h: checks the arguments, computes each tile's constants, and splits the work into tasks.
-#include "screening.h"
+#include "screening_passes.h"
 
 #include <sys/mman.h>
 
@@ -13,10 +13,11 @@
 #include <vector>
 
 #include "failure.h"
+#include "gaps.h"
 #include "isa.h"
 #include "parallel.h"
-#include "segments.h"
 #include "plan.h"
+#include "segments.h"
 
 namespace keysift {
 namespace {
@@ -45,7 +46,9 @@ int check_rings(const keysift_problem& p) {
   return KEYSIFT_OK;
 }
 
-int check(const keysift_problem* p) {
+}  // namespace
+
+int check_problem(const keysift_problem* p) {
   if (!p) return fail(KEYSIFT_BAD_ARGUMENT, "problem is NULL");
   const int64_t sizes[] = {p->batch, p->tiles, p->kv_tiles, p->queries, p->keys, p->key_width, p->value_width};
   const char* names[] = {"batch", "tiles", "kv_tiles", "queries", "keys", "key_width", "value_width"};
@@ -88,6 +91,8 @@ int check(const keysift_problem* p) {
   return check_isa();
 }
 
+namespace {
+
 Tile tile_of(const keysift_problem& p, int64_t h) {
   const double w = static_cast<double>(p.window[h]);
   const double w_th = static_cast<double>(p.w_th);
@@ -120,38 +125,15 @@ std::vector<keysift_segment> segments_of(const keysift_problem& p) {
   return list_segments(p.segments, p.segment_count, p.offset, p.batch, p.queries, p.keys);
 }
 
-// Calls on_gap(row, from, to) for each range of queries (or keys) outside every segment.
-template <class Callback>
-void for_each_gap(const std::vector<keysift_segment>& segments, int64_t batch, int64_t length, int64_t keysift_segment::*first,
-             int64_t keysift_segment::*count, Callback on_gap) {
-  size_t x = 0;
-  for (int64_t b = 0; b < batch; ++b) {
-    int64_t at = 0;
-    for (; x < segments.size() && segments[x].row == b; ++x) {
-      if (segments[x].*first > at) on_gap(b, at, segments[x].*first);
-      at = segments[x].*first + segments[x].*count;
-    }
-    if (at < length) on_gap(b, at, length);
-  }
-}
-
-void write_zeros(const keysift_view& view, int32_t dtype, int64_t tiles, int64_t width, int64_t b, int64_t from, int64_t to) {
-  const int64_t bytes = dtype == KEYSIFT_F32 ? 4 : 2;
-  for (int64_t h = 0; h < tiles; ++h) {
-    for (int64_t row = from; row < to; ++row) {
-      char* at = static_cast<char*>(view.data) + (b * view.batch_stride + h * view.tile_stride + row * view.row_stride) * bytes;
-      std::memset(at, 0, static_cast<size_t>(width * bytes));
-    }
-  }
-}
-
 // Approximate number of keys that a chunk of queries visits, for balancing work.
 int64_t visits(const keysift_segment& segment, const Tile& tile, int64_t queries) {
   return std::min(segment.keys, tile.span > segment.keys ? segment.keys : tile.span + queries);
 }
 
-int forward(const keysift_problem* problem, const keysift_view* u, float* norm, float* h) {
-  const int status = check(problem);
+}  // namespace
+
+int screening_forward(const keysift_problem* problem, const keysift_gate* gate, const keysift_view* u, float* norm, float* h) {
+  const int status = check_problem(problem);
   if (status != KEYSIFT_OK) return status;
   const keysift_problem& p = *problem;
   if (p.batch == 0 || p.queries == 0) return KEYSIFT_OK;
@@ -181,7 +163,13 @@ int forward(const keysift_problem* problem, const keysift_view* u, float* norm, 
   }
   if (total < kSerialVisits) threads = 1;
   const int64_t share = (rows / (4 * threads) + kBatch) / kBatch * kBatch;
-  Plan plan{p, tiles.data(), *u, norm, h, 0, {}, {}};
+  Plan plan{};
+  plan.problem = p;
+  plan.tiles = tiles.data();
+  plan.u = *u;
+  plan.norm = norm;
+  plan.h = h;
+  if (gate) plan.gate = *gate;
   plan.chunk = std::min(std::min(kChunk, std::max<int64_t>(share, kBlock)), (longest + kBatch - 1) / kBatch * kBatch);
 
   const ScreeningKernels kernels = keysift::kernels().screening(p.key_width, p.value_width);
@@ -202,6 +190,8 @@ int forward(const keysift_problem* problem, const keysift_view* u, float* norm, 
   });
   return run == KEYSIFT_OK ? run : fail_run(run);
 }
+
+namespace {
 
 // Zeroed memory. Large buffers are mapped and returned to the system when the tile is done; freed with malloc, they would
 // accumulate in its arenas. Small buffers are not worth the system calls.
@@ -284,9 +274,11 @@ void split_keys(const keysift_segment& p, const std::vector<Tile>& tiles, int64_
   out->pending = static_cast<int64_t>(out->tasks.size());
 }
 
-int backward(const keysift_problem* problem, const keysift_view* u, const float* norm, const float* h, const keysift_view* du,
-             const keysift_gradients* gradients) {
-  const int status = check(problem);
+}  // namespace
+
+int screening_backward(const keysift_problem* problem, const keysift_view* u, const float* norm, const float* h,
+                       const keysift_view* du, int32_t du_dtype, const keysift_gradients* gradients) {
+  const int status = check_problem(problem);
   if (status != KEYSIFT_OK) return status;
   const keysift_problem& p = *problem;
   if (p.ring) return fail(KEYSIFT_BAD_ARGUMENT, "ring must be NULL: no gradient flows into a cache");
@@ -339,8 +331,15 @@ int backward(const keysift_problem* problem, const keysift_view* u, const float*
     for (size_t t = 0; t < kv_tiles[x].tasks.size(); ++t) order.emplace_back(x, t);
   }
 
-  const keysift_view none{nullptr, 0, 0, 0};
-  Plan plan{p, tiles.data(), u ? *u : none, const_cast<float*>(norm), const_cast<float*>(h), 0, du ? *du : none, *gradients};
+  Plan plan{};
+  plan.problem = p;
+  plan.tiles = tiles.data();
+  if (u) plan.u = *u;
+  plan.norm = const_cast<float*>(norm);
+  plan.h = const_cast<float*>(h);
+  if (du) plan.du = *du;
+  plan.du_dtype = du_dtype;
+  plan.gradients = *gradients;
   const ScreeningKernels kernels = keysift::kernels().screening(p.key_width, p.value_width);
   int64_t bytes = kernels.finish_scratch(plan);
   for (const KvTile& tile : kv_tiles) {
@@ -373,14 +372,16 @@ int backward(const keysift_problem* problem, const keysift_view* u, const float*
   return KEYSIFT_OK;
 }
 
-}  // namespace
 }  // namespace keysift
 
 int keysift_forward(const keysift_problem* problem, const keysift_view* u, float* norm, float* h) {
-  return keysift::guarded([&] { return keysift::forward(problem, u, norm, h); });
+  return keysift::guarded([&] { return keysift::screening_forward(problem, nullptr, u, norm, h); });
 }
 
 int keysift_backward(const keysift_problem* problem, const keysift_view* u, const float* norm, const float* h,
                      const keysift_view* du, const keysift_gradients* gradients) {
-  return keysift::guarded([&] { return keysift::backward(problem, u, norm, h, du, gradients); });
+  return keysift::guarded([&] {
+    const int32_t dtype = problem ? problem->dtype : static_cast<int32_t>(KEYSIFT_F32);
+    return keysift::screening_backward(problem, u, norm, h, du, dtype, gradients);
+  });
 }

@@ -20,21 +20,12 @@ struct QueryRow {
 };
 constexpr int kQueryRowFloats = sizeof(QueryRow) / 4;
 
-// dh = f g + c h with f = tanh n / n, c = (g.h) (n sech^2 n - tanh n) / n^3, and h = u / f. Everything but u is
-// computed in fp64 from the saved |h|, so a saturated tanh costs no precision.
+// If u is saved, h = u / from_du. Everything but u is computed in fp64 from the saved |h|, so a saturated tanh costs no
+// precision.
 KEYSIFT_INLINE void tanh_gradient(double n, double du_dot_saved, bool saved_h, QueryRow* row) {
-  double f = 1, bend;
-  const double z = n * n;
-  if (n < 0.05) {
-    f = 1 - z / 3 + 2 * z * z / 15;
-    bend = -2.0 / 3 + z * (8.0 / 15 + z * (-34.0 / 105 + z * (496.0 / 2835)));
-  } else {
-    const double th = tanh(n);
-    f = th / n;
-    bend = (n * (1 - th * th) - th) / (z * n);
-  }
-  row->from_du = static_cast<float>(f);
-  row->from_saved = static_cast<float>(du_dot_saved * bend / (saved_h ? 1 : f * f));
+  const TanhSlope slope(n);
+  row->from_du = static_cast<float>(slope.from_du);
+  row->from_saved = static_cast<float>(du_dot_saved * slope.from_h / (saved_h ? 1 : slope.from_du * slope.from_du));
 }
 
 // A block of a slab: keys and values packed for both uses, and their gradients.
@@ -241,6 +232,10 @@ struct SlabTask : SlabScratch {
     }
   }
 
+  KEYSIFT_INLINE void read_du(int64_t h, int64_t i, float* row) {
+    read_row(row_of(plan.du, plan.du_dtype, segment.row, h, segment.query + i), plan.du_dtype, shape.value(), shape.value_pad(), row);
+  }
+
   void prepare_queries() {
     const keysift_problem& p = plan.problem;
     const int64_t last = smaller<int64_t>(task.last_query, segment.queries);
@@ -254,7 +249,7 @@ struct SlabTask : SlabScratch {
         if (!(row->inverse > 0) || n != n) *row = {0, 0, 0};
         if (row->inverse == 0 || (p.flags & KEYSIFT_NO_TANH)) continue;
         read_saved(h, i);
-        read_row(row_of(plan.du, p.dtype, segment.row, h, segment.query + i), p.dtype, shape.value(), shape.value_pad(), dh);
+        read_du(h, i, dh);
         tanh_gradient(static_cast<double>(n), static_cast<double>(dot(other, dh, shape.value_pad())), plan.h != nullptr, row);
       }
     }
@@ -331,7 +326,7 @@ struct SlabTask : SlabScratch {
       scale_row(to, Factor(rows[i].inverse), key_pad);
       if (tile.rotates) rotate(to, cosines[i], sines[i]);
       float* d = dh + i * value_pad;
-      read_row(row_of(plan.du, p.dtype, segment.row, h, segment.query + first + i), p.dtype, shape.value(), value_pad, d);
+      read_du(h, first + i, d);
       if (p.flags & KEYSIFT_NO_TANH) continue;
       read_saved(h, first + i);
       const vf from_du = splat(rows[i].from_du), from_saved = splat(rows[i].from_saved);

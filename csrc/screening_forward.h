@@ -1,6 +1,7 @@
 // Forward pass of screening. One task is a chunk of queries of one tile, against every key that it sees.
 #pragma once
 
+#include "gate.h"
 #include "screening_blocks.h"
 
 namespace keysift {
@@ -178,8 +179,12 @@ struct Forward {
       const int64_t at = (segment.row * p.tiles + h) * p.queries + query;
       if (plan.norm) plan.norm[at] = static_cast<float>(length);
       if (plan.h) memcpy(plan.h + at * shape.value(), row, static_cast<size_t>(shape.value()) * 4);
-      if (!(p.flags & KEYSIFT_NO_TANH) && length > 0) {
-        scale_row(row, Factor(static_cast<double>(tanhf(static_cast<float>(length))) / length), shape.value_pad());
+      const bool normalises = !(p.flags & KEYSIFT_NO_TANH) && length > 0;
+      const Factor factor(normalises ? static_cast<double>(tanhf(static_cast<float>(length))) / length : 1.0);
+      if (plan.gate.scale) {
+        gate_row(shape, plan, segment.row, h, query, factor, scratch.values, row);
+      } else if (normalises) {
+        scale_row(row, factor, shape.value_pad());
       }
       write_row(row, p.dtype, shape.value(), const_cast<char*>(row_of(plan.u, p.dtype, segment.row, h, query)));
     }

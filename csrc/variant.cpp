@@ -1,4 +1,5 @@
 // All kernels of one instruction set. Compiled once per variant, with KEYSIFT_VARIANT naming the namespace.
+#include "gate.h"
 #include "screening_backward.h"
 #include "screening_forward.h"
 #include "sums_kernel.h"
@@ -11,7 +12,8 @@ int64_t padded(int64_t width) { return Shape<0, 0>::pad(width); }
 
 template <class S>
 ScreeningKernels screening_of() {
-  return {padded, forward_scratch<S>, forward<S>, backward_scratch<S>, backward<S>, finish_dq<S>, finish_scratch<S>};
+  return {padded,       forward_scratch<S>, forward<S>,      backward_scratch<S>, backward<S>,
+          finish_dq<S>, finish_scratch<S>,  gate_scratch<S>, gate_backward<S>};
 }
 
 ScreeningKernels screening(int64_t key_width, int64_t value_width) {

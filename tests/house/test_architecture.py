@@ -84,8 +84,9 @@ def test_each_module_appears_once_on_a_path(path: str) -> None:
     assert len(modules) == len(set(modules))
 
 
-def test_the_five_paths_are_there() -> None:
-    assert [*map(title, PATHS)] == ["A token", "An attend call", "A training step", "An inspection", "A study"]
+def test_the_six_paths_are_there() -> None:
+    titles = ["A token", "An attend call", "A layer of tiles", "A training step", "An inspection", "A study"]
+    assert [*map(title, PATHS)] == titles
 
 
 def test_every_package_is_described() -> None:

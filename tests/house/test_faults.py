@@ -14,6 +14,8 @@ GRADIENTS = "tests/mechanisms/test_gradients.py"
 ORACLES = "tests/mechanisms/test_oracles.py"
 ATTEND = "tests/kernels/test_attend.py"
 THRESHOLDS = "tests/kernels/test_thresholds.py"
+TILE = "tests/kernels/test_tile_cpu.py"
+FUSED = "tests/nn/test_fused_tiles.py"
 
 
 FAULTS = [
@@ -186,6 +188,60 @@ FAULTS = [
         'RingBuffers(self.entries["k"], self.entries["v"], self.ring_G2, [0] * len(first), keys)',
         "tests/models/test_rings.py",
         "bit_identical",
+        kernel=True,
+    ),
+    Fault(
+        "no gradient for the scale of a tile",
+        "kernels/cpu/tile.py",
+        "return (*grads, None, None, None, None, None, None)",
+        "return (*grads[:4], None, None, None, None, None, None, None)",
+        TILE,
+        "without_a_gate",
+        kernel=True,
+    ),
+    Fault(
+        "documents of another row",
+        "kernels/positions.py",
+        "torch.cat((segments[:, :1] - start, segments[:, 1:]), dim=1)",
+        "torch.cat((segments[:, :1] * 0, segments[:, 1:]), dim=1)",
+        FUSED,
+        "rows_in_pieces",
+        kernel=True,
+    ),
+    Fault(
+        "a piece without the oldest key of the window",
+        "nn/fused_tiles.py",
+        "first = max(0, held - past)",
+        "first = max(0, held - past) + (held > 1)",
+        FUSED,
+        "long_rows",
+        kernel=True,
+    ),
+    Fault(
+        "kept keys one token late",
+        "nn/fused_tiles.py",
+        "work_SX[end - held : end, keys_and_values]",
+        "work_SX[end - held - 1 : end - 1, keys_and_values]",
+        FUSED,
+        "long_rows",
+        kernel=True,
+    ),
+    Fault(
+        "hooks of a projection skipped",
+        "nn/projection.py",
+        "type(module) is nn.Linear and module.bias is None and not has_hooks(module)",
+        "type(module) is nn.Linear and module.bias is None",
+        FUSED,
+        "hooks_run",
+        kernel=True,
+    ),
+    Fault(
+        "a tap that is not asked",
+        "nn/tile.py",
+        "any(tap.has_listeners or has_hooks(tap) for tap in taps)",
+        "any(has_hooks(tap) for tap in taps)",
+        FUSED,
+        "tap_reads",
         kernel=True,
     ),
     Fault(

@@ -1,8 +1,10 @@
 """Checks that tests of several backends share."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -15,6 +17,21 @@ def agrees(backend: str, mechanism: Mechanism, queries: int, keys: int, **option
     """Check that the output and every gradient agree with the definition, over three draws."""
     draws = [draw_inputs(mechanism, queries, keys, seed=seed) for seed in range(3)]
     return check_agreement(mechanism, *draws, backend=backend, **options)
+
+
+def poison_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let torch.empty return NaN, so that an output entry that a kernel does not write fails its test."""
+    # torch lists its constructors at the first use of a device context, once per process. If that list held `poisoned`,
+    # later tests that build a model on the meta device would allocate it on the CPU.
+    with torch.device("cpu"):
+        torch.zeros(0)
+    empty = torch.empty
+
+    def poisoned(*shape: object, **options: object) -> Tensor:
+        tensor: Tensor = empty(*shape, **options)  # type: ignore[call-overload]
+        return tensor.fill_(math.nan) if tensor.dtype.is_floating_point else tensor
+
+    monkeypatch.setattr(torch, "empty", poisoned)
 
 
 def largest_saved(compute: Callable[[], Tensor]) -> int:

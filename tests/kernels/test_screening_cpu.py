@@ -12,11 +12,11 @@ from torch import Tensor
 
 from keysift.kernels.attend import attend, explain
 from keysift.kernels.cpu import library
-from keysift.kernels.cpu import screening as screening_cpu
 from keysift.kernels.positions import Positions
 from keysift.mechanisms.screening import SCREENING, Prepare, prepare_without_mipe
 from keysift.verify.agreement import check_agreement, output_and_gradients
 from tests.forked import run_pytest
+from tests.kernels.checks import poison_outputs
 from tests.machine import needs_kernel
 from tests.refusals import refuses
 
@@ -28,17 +28,7 @@ pytestmark = needs_kernel
 @pytest.fixture(autouse=True)
 def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Outputs start as NaN, so that an entry the kernel does not write fails the test."""
-    # torch lists its constructors at the first use of a device context, once per process. If that list held `poisoned`,
-    # later tests that build a model on the meta device would allocate it on the CPU.
-    with torch.device("cpu"):
-        torch.zeros(0)
-    empty = torch.empty
-
-    def poisoned(*shape: object, **options: object) -> Tensor:
-        tensor: Tensor = empty(*shape, **options)  # type: ignore[call-overload]
-        return tensor.fill_(math.nan) if tensor.dtype.is_floating_point else tensor
-
-    monkeypatch.setattr(screening_cpu.torch, "empty", poisoned)
+    poison_outputs(monkeypatch)
 
 
 @pytest.fixture(params=["torch's threads", "own threads"])

@@ -54,6 +54,11 @@ def force_backend(backend: str) -> Iterator[None]:
         _forced.pop()
 
 
+def forced_backend() -> str | None:
+    """The backend of the innermost `force_backend`, or None."""
+    return _forced[-1] if _forced else None
+
+
 @overload
 def attend(
     mechanism: str | Mechanism,

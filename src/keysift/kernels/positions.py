@@ -164,6 +164,20 @@ class Positions:
             segments=segments,
         )
 
+    def select_rows(self, start: int, stop: int) -> Self:
+        """The positions of batch rows start to stop."""
+        if self.at is None:
+            return self
+        at, key_at, document, key_document = (
+            x if x is None or x.shape[0] == 1 else x[start:stop]
+            for x in (self.at, self.key_at, self.document, self.key_document)
+        )
+        segments = self.segments
+        if segments is not None:
+            segments = segments[(segments[:, 0] >= start) & (segments[:, 0] < stop)]
+            segments = torch.cat((segments[:, :1] - start, segments[:, 1:]), dim=1)
+        return replace(self, at=at, key_at=key_at, document=document, key_document=key_document, segments=segments)
+
     def check(self, sizes: Mapping[str, int]) -> dict[str, Tensor]:
         """Check that the positions fit these sizes (B, H, T, S), and return their tensors by name."""
         shapes.same("number of queries", "the call", sizes["T"], "positions", self.queries)

@@ -3,8 +3,14 @@
 Letters: B batch, H heads, T tokens, D model width, X channels of a head.
 """
 
+from collections.abc import Sequence
+from typing import TypeGuard
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+
+_JOIN_FROM = 32  # tokens; for fewer, joining the weights costs more than it saves
 
 
 def projection(
@@ -35,3 +41,27 @@ def split(x_BTHX: Tensor, heads: int) -> Tensor:
 def merge(x_BHTX: Tensor) -> Tensor:
     """Merge heads into channels: B H T X -> B T (H X)."""
     return x_BHTX.transpose(1, 2).flatten(2)
+
+
+def project_together(projections: Sequence[nn.Module], x_BTD: Tensor) -> Tensor:
+    """Outputs of several projections of one input, side by side: B T (X1 + X2 + ...).
+
+    Plain linear projections become one matrix product, which is faster than several narrow ones. The weights are joined
+    in every call, so that they stay separate parameters. Wrapped or hooked modules (adapters, sharding) run one by one.
+    """
+    weights = [module.weight for module in projections if is_plain(module)]
+    if len(weights) == len(projections) and x_BTD.shape[0] * x_BTD.shape[1] >= _JOIN_FROM:
+        return F.linear(x_BTD, torch.cat(weights))
+    return torch.cat([module(x_BTD) for module in projections], dim=-1)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether calling the module runs hooks, which a fused path would skip."""
+    return bool(
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    )
+
+
+def is_plain(module: nn.Module) -> TypeGuard[nn.Linear]:
+    """Whether the module is a linear projection without bias that nothing wraps or hooks."""
+    return type(module) is nn.Linear and module.bias is None and not has_hooks(module)

@@ -17,8 +17,10 @@ from torch.nn import functional as F
 from keysift.mechanisms.spec import Mechanism, Site
 from keysift.nn.cache import AttentionContext
 from keysift.nn.cached_attention import AttentionTaps, attend_with_cache
+from keysift.nn.fused_tiles import FusedTiles
 from keysift.nn.layer_cache import LayerCache
-from keysift.nn.projection import merge, projection, split
+from keysift.nn.projection import has_hooks, merge, projection, split
+from keysift.nn.rotary import NoRotation
 from keysift.nn.scalars import MechanismScalars
 from keysift.nn.tap import CallTap, Tap
 
@@ -57,6 +59,7 @@ class Tiles(nn.Module):
     ) -> None:
         super().__init__()
         self.mechanism = mechanism
+        self.site = site
         self.heads = site.heads
         self.rotary = rotary
         self.gating = gate
@@ -83,6 +86,11 @@ class Tiles(nn.Module):
         self.gate = Tap()
 
     def forward(self, x_BTD: Tensor, context: AttentionContext, layer_cache: LayerCache | None) -> Tensor:
+        fused = self._fused()
+        if fused is not None:
+            dx_BTD = fused.run(x_BTD, context, layer_cache)
+            if dx_BTD is not None:
+                return dx_BTD
         q, k, v = (split(project(x_BTD), self.heads) for project in (self.q_proj, self.k_proj, self.v_proj))
         q, k = self.rotary(q, context), self.rotary(k, context)
         q, k, v = self.q(q), self.k(k), self.v(v)
@@ -90,8 +98,24 @@ class Tiles(nn.Module):
         taps = AttentionTaps(self.call, self.scores, self.relevance)
         u_BHTV = self.screened(attend_with_cache(self.mechanism, q, k, v, scalars, context, layer_cache, taps))
         gated = u_BHTV * self.gate(self.gating(x_BTD)) * self.s_O.exp()[:, None, None]
-        dx_BTD: Tensor = self.o_proj(merge(gated))
-        return dx_BTD
+        return self.o_proj(merge(gated))  # type: ignore[no-any-return]
+
+    def _fused(self) -> FusedTiles | None:
+        """The layer as one operator and two matrix products, or None where a step between them must run."""
+        taps = (self.call, self.q, self.k, self.v, self.scores, self.relevance, self.screened, self.gate)
+        if any(tap.has_listeners or has_hooks(tap) for tap in taps) or type(self.rotary) is not NoRotation:
+            return None
+        gate = self.gating
+        if type(gate) not in (Gate, NoGate) or has_hooks(gate):
+            return None
+        return FusedTiles(
+            mechanism=self.mechanism,
+            site=self.site,
+            inputs=(self.q_proj, self.k_proj, self.v_proj, *([gate.gate_proj] if isinstance(gate, Gate) else [])),
+            output=self.o_proj,
+            scalars=self.scalars,
+            s_O=self.s_O,
+        )
 
 
 class Layer(nn.Module):

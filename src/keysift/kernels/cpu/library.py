@@ -1,4 +1,4 @@
-"""The compiled library: finding it, loading it, and the C structures of csrc/{screening,sums,thresholds}.h.
+"""The compiled library: finding it, loading it, and the C structures of csrc/{screening,tile,sums,thresholds}.h.
 
 The library is loaded on first use. It runs on torch's thread pool, so the two never compete for cores.
 """
@@ -67,6 +67,18 @@ class Gradients(ctypes.Structure):
     ]
 
 
+class Gate(ctypes.Structure):
+    """keysift_gate of csrc/tile.h."""
+
+    _fields_ = [("g", View), ("scale", ctypes.c_void_p)]
+
+
+class GateGradients(ctypes.Structure):
+    """keysift_gate_gradients of csrc/tile.h."""
+
+    _fields_ = [("dg", View), ("dscale", ctypes.c_void_p)]
+
+
 class SumsProblem(ctypes.Structure):
     """keysift_sums_problem of csrc/sums.h."""
 
@@ -103,6 +115,8 @@ STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "keysift_segment": Segment,
     "keysift_problem": Problem,
     "keysift_gradients": Gradients,
+    "keysift_gate": Gate,
+    "keysift_gate_gradients": GateGradients,
     "keysift_sums_problem": SumsProblem,
     "keysift_sums_gradients": SumsGradients,
     "keysift_threshold_rows": ThresholdRows,
@@ -116,6 +130,8 @@ FUNCTIONS = {
     "keysift_set_threads": None,
     "keysift_forward": ctypes.c_int,
     "keysift_backward": ctypes.c_int,
+    "keysift_tile_forward": ctypes.c_int,
+    "keysift_tile_backward": ctypes.c_int,
     "keysift_sums_forward": ctypes.c_int,
     "keysift_sums_backward": ctypes.c_int,
     "keysift_threshold_weigh": ctypes.c_int,

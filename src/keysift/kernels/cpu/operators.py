@@ -5,6 +5,7 @@ from torch import Tensor
 
 from keysift.kernels.call import Call, has_tangents
 from keysift.kernels.cpu import library
+from keysift.kernels.positions import Positions
 from keysift.kernels.transforms import in_function_transform
 
 LARGEST_OFFSET = 1 << 59  # so that sums of positions fit into int64
@@ -32,9 +33,14 @@ def declines(call: Call, return_weights: bool) -> str | None:
         return "torch.func cannot transform a compiled operator"
     if has_tangents(call):
         return "it has no forward-mode derivative"
-    if not call.positions.consecutive and call.positions.segments is None:
+    return unsupported_positions(call.positions)
+
+
+def unsupported_positions(positions: Positions) -> str | None:
+    """Reason why the library does not support the positions, or None."""
+    if not positions.consecutive and positions.segments is None:
         return "it needs consecutive positions or segments, not explicit positions"
-    if abs(call.positions.offset) > LARGEST_OFFSET:
+    if abs(positions.offset) > LARGEST_OFFSET:
         return f"queries and keys are more than {LARGEST_OFFSET:.0e} positions apart"
     return None
 

@@ -30,7 +30,7 @@ _NORM_FLAGS = {(screening.tanh_norm,): 0, (): library.NO_TANH}
 
 
 def declines(call: Call, return_weights: bool) -> str | None:
-    flags = _flags(call.mechanism)
+    flags = mechanism_flags(call.mechanism)
     if flags is None:
         return f"it computes screening, not {call.mechanism.name}"
     if not _width_allows_rotation(flags, call.q):
@@ -73,7 +73,7 @@ def detects_non_finite(call: Call) -> bool:
 
 def supports_cache(mechanism: Mechanism, q: Tensor, scalars: Scalars) -> bool:
     """Whether `run_cached` can serve a model's call: no gradients, and scalars that are already checked."""
-    flags = _flags(mechanism)
+    flags = mechanism_flags(mechanism)
     return (
         flags is not None
         and isinstance(scalars, AlignedScalars)
@@ -107,16 +107,21 @@ def _inputs(
     *,
     finite: bool,
 ) -> "Inputs":
-    flags = _flags(mechanism)
+    flags = mechanism_flags(mechanism)
     assert flags is not None, "declined"
     if finite:
         flags |= library.FINITE_VALUES
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in qkv)
     names = ("window", "effective_window", "acceptance")
     window, effective_window, acceptance = (scalars[name].reshape(-1).contiguous() for name in names)
-    prepare = mechanism.prepare[0]
-    w_th = prepare.threshold if isinstance(prepare, screening.Prepare) else screening.WINDOW_THRESHOLD
+    w_th = window_threshold(mechanism)
     return Inputs(q, k, v, window, effective_window, acceptance, positions.segments, positions.offset, flags, w_th)
+
+
+def window_threshold(mechanism: Mechanism) -> float:
+    """The window from which on the mechanism does not rotate."""
+    prepare = mechanism.prepare[0]
+    return prepare.threshold if isinstance(prepare, screening.Prepare) else screening.WINDOW_THRESHOLD
 
 
 def _width_allows_rotation(flags: int, q: Tensor) -> bool:
@@ -124,7 +129,7 @@ def _width_allows_rotation(flags: int, q: Tensor) -> bool:
     return q.shape[3] > 1 or bool(flags & library.NO_ROTATION)
 
 
-def _flags(mechanism: Mechanism) -> int | None:
+def mechanism_flags(mechanism: Mechanism) -> int | None:
     """The steps of screening that the mechanism omits, or None for another mechanism."""
     if mechanism.rule != screening.SCREENING.rule:
         return None
