@@ -1,6 +1,7 @@
 """Fuzz the command line: run the known cases, then random cases until the time is up. Prints faults and counts."""
 
 import argparse
+import importlib
 import json
 import os
 import random
@@ -8,6 +9,7 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -54,7 +56,7 @@ def fuzz(folder: Path, seed: int, *, seconds: float, max_cases: int, only: int |
     # No colours and no bars, so every control byte on the terminal comes from an input.
     os.environ.update(TERM="dumb", NO_COLOR="1", XDG_CACHE_HOME=str(folder / "cache"), HOME=str(folder), COLUMNS="100")
     os.environ.update(HF_HOME=str(folder / "cache" / "hf"), HF_HUB_OFFLINE="1")  # no network access
-    originals = inputs.make(folder / "inputs")
+    originals = _make_inputs(folder / "inputs")
     marker = folder / inputs.MARKER
     payloads = inputs.payloads(marker)
     start, verbs, codes, faults = time.monotonic(), Counter[str](), Counter[int](), 0
@@ -104,6 +106,32 @@ def fuzz(folder: Path, seed: int, *, seconds: float, max_cases: int, only: int |
         "verbs": dict(sorted(verbs.items())),
         "exit_codes": {str(code): count for code, count in sorted(codes.items())},
     }
+
+
+def _make_inputs(folder: Path) -> dict[str, Path]:
+    """Make the inputs in a forked process, then import what it imported.
+
+    The cases are forked from this process. It must not compute with torch: the threads of an OpenMP pool do not exist
+    in a fork, which waits for them forever.
+    """
+    made = folder.with_suffix(".json")
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            originals = {name: str(path) for name, path in inputs.make(folder).items()}
+            made.write_text(json.dumps([originals, [name for name in sys.modules if name.startswith("keysift.")]]))
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0, "the inputs could not be made"
+    originals, modules = json.loads(made.read_text())
+    for name in modules:
+        importlib.import_module(name)
+    return {name: Path(path) for name, path in originals.items()}
 
 
 if __name__ == "__main__":

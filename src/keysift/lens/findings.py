@@ -54,19 +54,23 @@ def _focus(record: Record) -> str:
     if not heads:
         return ""
     lost = sum((head.values["reach"] or 0) < longest for head in heads)
-    ends = sorted((end, _label(head)) for head in heads if (end := head.values.get("focus_until")) is not None)
+    # A fitted end within the text says nothing new: the count before it is measured.
+    ends = sorted(
+        (end, _label(head)) for head in heads if (end := head.values.get("focus_until")) is not None and end > longest
+    )
     which = "heads" if len(heads) == len(record.heads) else "heads whose weights sum to one"
     can = f"All {len(heads)} {which} can" if lost == 0 else f"{len(heads) - lost} of {len(heads)} {which} can"
     first = f"{can} still focus at {longest} tokens (give one key half of their attention)."
     if not ends:
-        return f"{first} No head is losing this ability: the range of scores grows as fast as log n."
+        who = "No head" if lost == 0 else "None of these"
+        return f"{first} {who} is losing this ability: the range of scores grows as fast as log n."
     named = ", ".join(label for _, label in ends[:3])
     more = f" and {len(ends) - 3} more" if len(ends) > 3 else ""
-    half = ends[(len(ends) - 1) // 2][0]
-    return (
-        f"{first} {_heads(len(ends), 'lose')} it as the context grows ({named}{more}): the first beyond about "
-        f"{_rounded(ends[0][0])} tokens, half of them beyond {_rounded(half)} (extrapolated)."
-    )
+    first_end, half = _rounded(ends[0][0]), _rounded(ends[(len(ends) - 1) // 2][0])
+    where = f"beyond about {first_end} tokens"
+    if len(ends) > 1:
+        where = f"the first {where}, half of them beyond {half}"
+    return f"{first} {_heads(len(ends), 'lose')} it as the context grows ({named}{more}): {where} (extrapolated)."
 
 
 def _label(head: Head) -> str:

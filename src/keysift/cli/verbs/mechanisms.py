@@ -134,13 +134,18 @@ def _markdown_pages(chosen: list[Any]) -> str:
     from keysift.mechanisms.spec import Promise
 
     lines = [f"- `{m.name}`: {m.title}, `{m.formula}` ({m.source})" for m in chosen]
-    scalars = {(s.name, s.meaning, s.per.name, s.learned): None for m in chosen for s in m.scalars}
+    scalars: dict[tuple[str, str, str, bool], list[str]] = {}
+    for m in chosen:
+        for s in m.scalars:
+            scalars.setdefault((s.name, s.meaning, s.per.name, s.learned), []).append(f"`{m.name}`")
     if scalars:
+        names = [name for name, *_ in scalars]
         lines += ["", *table_head("scalar", "meaning", "per", "learned")]
-        lines += [
-            table_row(f"`{name}`", meaning, per.lower().replace("_", " and "), "yes" if learned else "no")
-            for name, meaning, per, learned in scalars
-        ]
+        for (name, meaning, per, learned), owners in scalars.items():
+            # Mechanisms of one page may define scalars of the same name differently.
+            of = f" of {', '.join(owners)}" if names.count(name) > 1 else ""
+            per = per.lower().replace("_", " and ")
+            lines.append(table_row(f"`{name}`{of}", meaning, per, "yes" if learned else "no"))
     lines += ["", *table_head("promise", *(f"`{m.name}`" for m in chosen))]
     for promise in Promise:
         cells = (verdict(m, promise) + (f": {m.notes[promise]}" if promise in m.notes else "") for m in chosen)
