@@ -61,15 +61,24 @@ def server(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         process.wait()
 
 
-def complete(server: str, directory: Path, prompt: str) -> str:
-    body = {"model": str(directory), "prompt": prompt, "max_tokens": 12, "temperature": 0}
+def ask(server: str, path: str, **body: Any) -> Any:
     request = urllib.request.Request(
-        f"{server}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        f"{server}/v1/{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
     with urllib.request.urlopen(request, timeout=120) as response:
-        completion: dict[str, Any] = json.load(response)
-    text: str = completion["choices"][0]["text"]
+        return json.load(response)["choices"][0]
+
+
+def complete(server: str, directory: Path, prompt: str) -> str:
+    text: str = ask(server, "completions", model=str(directory), prompt=prompt, max_tokens=12, temperature=0)["text"]
     return text
+
+
+def test_chat_continues_the_messages(server: str, directory: Path) -> None:
+    messages = [{"role": "system", "content": "def f("}, {"role": "user", "content": "import "}]
+    options = {"model": str(directory), "max_tokens": 12, "temperature": 0}
+    answer = ask(server, "chat/completions", messages=messages, **options)["message"]["content"]
+    assert answer == keysift.open(directory).generate("def f(\nimport \n", max_new_tokens=12)
 
 
 def test_single_and_concurrent_completions(server: str, directory: Path) -> None:

@@ -63,6 +63,10 @@ def id_type(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
     return np.uint16 if vocab_size <= 2**16 else np.uint32
 
 
+# keysift's models are not tuned for chats: a chat is their messages, one per line, and the answer continues it.
+_CHAT = "{% for message in messages %}{{ message['content'] + '\\n' }}{% endfor %}"
+
+
 def save_settings(directory: Path, name: str, end: str, end_id: int) -> None:
     """Write tokenizer_config.json and generation_config.json, which transformers reads beside tokenizer.json."""
     settings = {
@@ -73,6 +77,7 @@ def save_settings(directory: Path, name: str, end: str, end_id: int) -> None:
         "padding_side": "left",
         "split_special_tokens": True,  # the end token's string is encoded as ordinary text
         "model_input_names": ["input_ids", "attention_mask"],
+        "chat_template": _CHAT,
     }
     (directory / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
     generation = {"eos_token_id": end_id, "pad_token_id": end_id}
