@@ -123,6 +123,10 @@ def test_the_end_token_of_a_hugging_face_directory(trained: bpe.BPE, tmp_path: P
     settings.write_text(json.dumps({"eos_token": "<nowhere>"}))
     with refuses("has no end token '<nowhere>'"):
         load_tokenizer(tmp_path)
+    for wrong in (1.5, ["!"], {"content": 3}):
+        settings.write_text(json.dumps({"eos_token": wrong}))
+        with refuses(r"eos_token in .*tokenizer_config.json is .*, not a token; repair it"):
+            load_tokenizer(tmp_path)
     settings.write_text("{")
     with refuses("tokenizer_config.json is not JSON"):
         load_tokenizer(tmp_path)

@@ -37,6 +37,16 @@ MASK = torch.tensor([[0] * 9 + [1] * 15, [1] * 24])
 pytestmark = pytest.mark.slow
 
 
+class Logits(torch.nn.Module):
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.model(tokens, use_cache=False).logits
+        return logits
+
+
 @pytest.fixture(params=ARCHS)
 def model(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return loaded(tmp_path, request.param)
@@ -249,26 +259,33 @@ def test_generate_returns_all_outputs(model: Any) -> None:
 
 
 def test_export_with_dynamic_sizes_works_and_jit_trace_is_refused(model: Any) -> None:
-    class Logits(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-            logits: torch.Tensor = self.model(tokens, use_cache=False).logits
-            return logits
-
     expected = model(TOKENS, use_cache=False).logits
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with refuses("torch.jit.trace does not record compiled kernels; use torch.export.export"):
-            torch.jit.trace(Logits(), (TOKENS,), check_trace=False)
+            torch.jit.trace(Logits(model), (TOKENS,), check_trace=False)
         batch, length = torch.export.Dim("batch", max=8), torch.export.Dim("length", min=2, max=4096)
-        exported = torch.export.export(Logits(), (TOKENS,), dynamic_shapes=({0: batch, 1: length},)).module()
+        exported = torch.export.export(Logits(model), (TOKENS,), dynamic_shapes=({0: batch, 1: length},)).module()
         torch.testing.assert_close(exported(TOKENS), expected, atol=2e-5, rtol=1e-4)
         for shape in ((1, 7), (3, 300)):
             tokens = torch.arange(shape[0] * shape[1]).view(shape) % 257
             torch.testing.assert_close(exported(tokens), model(tokens, use_cache=False).logits, atol=2e-5, rtol=1e-4)
+
+
+def test_onnx_export_of_the_dense_backend(model: Any, tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+    from keysift.kernels.attend import force_backend
+
+    sizes = {0: torch.export.Dim("batch", max=8), 1: torch.export.Dim("length", min=2, max=512)}
+    file = tmp_path / "model.onnx"
+    with torch.no_grad(), force_backend("dense"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(Logits(model), (TOKENS,), file, dynamo=True, dynamic_shapes=(sizes,), verbose=False)
+    session = runtime.InferenceSession(file)
+    for tokens in (TOKENS, TOKENS[:1].repeat(1, 2)):
+        (actual,) = session.run(None, {session.get_inputs()[0].name: tokens.numpy()})
+        torch.testing.assert_close(torch.from_numpy(actual), model(tokens).logits.detach(), atol=1e-4, rtol=1e-4)
 
 
 def test_config_names_of_transformers(model: Any) -> None:

@@ -128,8 +128,10 @@ def _nan_rows(call: Call, bad_BHT: Tensor, bad_BHS: Tensor) -> Tensor:
     if call.keep is None and not windowed and call.positions.consecutive:
         return _nan_rows_of_causal(call, bad_BHT, bad_BHS)
     blocks = []
-    for start in range(0, bad_BHT.shape[2], BLOCK):
-        queries = slice(start, start + BLOCK)
+    length = bad_BHT.shape[2]
+    # torch.export with a dynamic length cannot loop over it.
+    symbolic = isinstance(length, torch.SymInt)
+    for queries in (slice(0, length),) if symbolic else (slice(at, at + BLOCK) for at in range(0, length, BLOCK)):
         visible = call.visible(queries)
         keep = visible.keep_BHTS
         if call.mechanism.window_scalar is not None:

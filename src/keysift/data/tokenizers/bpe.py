@@ -127,6 +127,8 @@ def from_file(path: Path) -> BPE:
         end = end.get("content")
     if end is None:
         end = next((name for name in _COMMON_END_TOKENS if engine.token_to_id(name) is not None), END)
+    if not isinstance(end, str):
+        raise DataError(f"eos_token in {path.parent / 'tokenizer_config.json'} is {end!r}, not a token; repair it")
     return BPE(engine, end=end, name=str(settings.get("name") or path.parent.name))
 
 
