@@ -1,11 +1,14 @@
 """The experiments on relative relevance, on heads with known answers."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from keysift.kernels.weigh import weigh
+from keysift.lens import findings
 from keysift.lens.diagnostics import absolute_percentile as percentile
 from keysift.lens.diagnostics import removal
 from keysift.lens.experiments import dilution, leave_out, top_keys
@@ -314,3 +317,20 @@ def test_findings_of_a_record() -> None:
     plain = inspect(multiscreen(), [LINE], tests=False)
     assert not plain.tests
     assert "exactly zero weight" in plain.findings[-1]
+
+
+def test_focus_that_ends_within_the_text_is_not_extrapolated() -> None:
+    record = inspect(transformer(), [LINE], tests=False)
+    length = record.texts[0].tokens
+
+    def sentence(*ends: float | None) -> str:
+        heads = [
+            replace(head, values={**head.values, "reach": length, "focus_until": end})
+            for head, end in zip(record.heads, (*ends, *[None] * len(record.heads)), strict=False)
+        ]
+        return findings._focus(replace(record, heads=heads))
+
+    assert sentence(1.0, 1e5).endswith("beyond about 100,000 tokens (extrapolated).")
+    assert "1 head loses it as the context grows (L0H1)" in sentence(1.0, 1e5)
+    assert "the first beyond about 4,000 tokens, half of them beyond 4,000" in sentence(4e3, 1e5)
+    assert "No head is losing this ability" in sentence(1.0)
