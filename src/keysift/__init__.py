@@ -77,7 +77,9 @@ def __getattr__(name: str) -> Any:
         return import_module(f"keysift.{name}")
     if name not in _MENU:
         raise AttributeError(f"module 'keysift' has no attribute {name!r}; it offers {', '.join(__all__)}")
-    return getattr(import_module(_MENU[name]), name)
+    # Kept here, so that Python does not call this function again for the name.
+    value = globals()[name] = getattr(import_module(_MENU[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, Unpack, overload
 
+import torch
 from torch import Tensor
 
 from keysift.core.errors import UnsupportedError
@@ -227,13 +228,18 @@ def _choose(call: Call, backend: str, return_weights: bool) -> Choice:
     for candidate in candidates:
         unavailable = candidate.unavailable()
         reason = candidate.declines(call, return_weights) if unavailable is None else unavailable.text
-        if auto and reason is None and candidate.blocked:
+        if auto and reason is None and candidate.blocked and not (candidate.small_forward and not _needs_grad(call)):
             reason = _too_small(call)
         if reason is None:
             return Choice(candidate.name, declined)
         declined[candidate.name] = reason
     reasons = "; ".join(f"{name}: {reason}" for name, reason in declined.items())
     raise UnsupportedError(f"no allowed backend can run this call ({reasons}); pass backend='auto' to allow all")
+
+
+def _needs_grad(call: Call) -> bool:
+    inputs = (call.q, call.k, call.v, *call.scalars.values())
+    return torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
 
 
 def _too_small(call: Call) -> str | None:

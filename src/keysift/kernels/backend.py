@@ -54,6 +54,7 @@ class Backend:
     unavailable         why it cannot run on this machine, or None
     declines            why it cannot run a call, or None; the second argument is return_weights
     blocked             works in blocks and recomputes them in the backward pass; `attend` skips it for small calls
+    small_forward       although blocked, `attend` uses it for small calls without gradients
     detects_non_finite  whether it applies the rule for NaN and inf to this call itself (see masked_values)
     cache_reader        for backends that can read a cache in place
     """
@@ -64,5 +65,6 @@ class Backend:
     unavailable: Callable[[], Unavailable | None] = lambda: None
     declines: Callable[[Call, bool], str | None] = lambda call, return_weights: None
     blocked: bool = False
+    small_forward: bool = False
     detects_non_finite: Callable[[Call], bool] = lambda call: False
     cache_reader: CacheReader | None = None

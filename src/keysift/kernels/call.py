@@ -6,7 +6,7 @@ Letters: B batch, H heads, G key heads, M query maps per head, N key maps per he
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from keysift.core import shapes
 from keysift.core.errors import RangeError, ShapeError, UnsupportedError
 from keysift.kernels.positions import Positions
 from keysift.kernels.scalars import AlignedScalars, Scalars, Value, accumulation_dtype, align_scalars
-from keysift.kernels.transforms import in_forward_mode
+from keysift.kernels.transforms import can_inspect_values, in_forward_mode
 from keysift.mechanisms.rules import Visible
 from keysift.mechanisms.spec import Mechanism, Site
 
@@ -39,6 +39,12 @@ class Call:
     window: int | None = None  # a query sees its own key and the window - 1 keys before it; None: every key before it
     kept: int = 0  # keys at positions below it are visible from beyond the window too
     finite: bool = False  # whether q, k and v are known to be finite
+
+    def known_finite(self) -> "Call":
+        """The same call, marked as finite. Cheaper than dataclasses.replace, which checks and sets every field."""
+        call = object.__new__(Call)
+        call.__dict__.update(self.__dict__, finite=True)
+        return call
 
     @property
     def at(self) -> Tensor:
@@ -100,40 +106,96 @@ def make_call(
     kept: int = 0,
 ) -> Call:
     """Check the arguments of `attend` and return them as a Call."""
-    _one_device(q.device, {"k": k, "v": v, "keep": keep, "bias": bias})
-    _one_device(q.device, scalars or {})
-    heads = _heads(mechanism, q, k, v)
-    sizes = {"B": q.shape[0], "H": heads, "G": v.shape[1], "T": q.shape[2], "S": k.shape[2], "V": v.shape[3]}
+    plan = _plan(mechanism, q, k, v)
+    sizes = plan.sizes
+    if keep is not None or bias is not None:
+        _one_device(q.device, {"keep": keep, "bias": bias})
     if mechanism.causal_only and not causal:
         raise UnsupportedError(
             f"{mechanism.name} is defined for keys at or before the query, so causal=False has no meaning for it; "
             f"leave causal=True"
         )
-    positions = _positions(q, sizes, positions)
+    positions = plan.positions if positions is None else _positions(q, sizes, positions)
     window, kept = _window(window, kept, causal, positions)
     if keep is not None:
         keep = _keep(keep, sizes)
     if bias is not None:
         bias, unmasked = _bias(mechanism, bias, sizes)
         keep = unmasked if keep is None else keep & unmasked
-    site = Site(heads=heads, key_width=q.shape[3], value_width=v.shape[3])
+    if scalars and not isinstance(scalars, AlignedScalars):
+        _one_device(q.device, scalars)
     return Call(
         mechanism=mechanism,
         q=q,
         k=k,
         v=v,
-        heads=heads,
+        heads=plan.site.heads,
         positions=positions,
         causal=causal,
         keep=keep,
         bias=bias,
-        scale=_scale(mechanism, scale, q.shape[3]),
+        scale=plan.scale if scale is None else _scale(mechanism, scale, q.shape[3]),
         window=window,
         kept=kept,
-        scalars=scalars
-        if isinstance(scalars, AlignedScalars)
-        else align_scalars(mechanism, scalars, site, sizes, dtype=accumulation_dtype(q), device=q.device),
+        scalars=scalars if isinstance(scalars, AlignedScalars) else _aligned(plan, scalars, q),
     )
+
+
+@dataclass
+class _Plan:
+    """The parts of a call that depend only on the mechanism and on shapes, dtypes and devices of q, k and v."""
+
+    mechanism: Mechanism
+    site: Site
+    sizes: dict[str, int]
+    positions: Positions  # if none are given
+    scale: float  # if none is given
+    default_scalars: AlignedScalars | None = None
+
+
+_PLANS: dict[tuple[Any, ...], _Plan] = {}
+_MAX_PLANS = 256
+
+
+def _plan(mechanism: Mechanism, q: Tensor, k: Tensor, v: Tensor) -> _Plan:
+    """Check q, k and v. Repeated calls with the same shapes are answered from a table: checks cost more than a small
+    kernel."""
+    if not can_inspect_values():  # symbolic sizes cannot be keys of a table
+        return _make_plan(mechanism, q, k, v)
+    key = (id(mechanism), q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device)
+    plan = _PLANS.get(key)
+    # The plan keeps its mechanism alive, so that no other one has this id.
+    if plan is None:
+        plan = _make_plan(mechanism, q, k, v)
+        if len(_PLANS) >= _MAX_PLANS:
+            _PLANS.clear()
+        _PLANS[key] = plan
+    return plan
+
+
+def _make_plan(mechanism: Mechanism, q: Tensor, k: Tensor, v: Tensor) -> _Plan:
+    _one_device(q.device, {"k": k, "v": v})
+    heads = _heads(mechanism, q, k, v)
+    return _Plan(
+        mechanism,
+        Site(heads=heads, key_width=q.shape[3], value_width=v.shape[3]),
+        {"B": q.shape[0], "H": heads, "G": v.shape[1], "T": q.shape[2], "S": k.shape[2], "V": v.shape[3]},
+        Positions.counted(q.shape[2], k.shape[2]),
+        _scale(mechanism, None, q.shape[3]),
+    )
+
+
+def _aligned(plan: _Plan, scalars: Scalars | None, q: Tensor) -> AlignedScalars:
+    """The scalars of a call. Defaults are computed once per plan."""
+    if not scalars and plan.default_scalars is not None:
+        return plan.default_scalars
+    dtype = accumulation_dtype(q)
+    # Fake tensors and tensors of a trace must not be kept, and tensors of inference mode have no gradients later.
+    if scalars or not can_inspect_values() or torch._C._len_torch_dispatch_stack() > 0:
+        return align_scalars(plan.mechanism, scalars, plan.site, plan.sizes, dtype=dtype, device=q.device)
+    with torch.inference_mode(False):
+        plan.default_scalars = align_scalars(plan.mechanism, None, plan.site, plan.sizes, dtype=dtype, device=q.device)
+    return plan.default_scalars
 
 
 def has_tangents(call: Call) -> bool:
@@ -181,10 +243,8 @@ def _heads(mechanism: Mechanism, q: Tensor, k: Tensor, v: Tensor) -> int:
     return q.shape[1] // maps
 
 
-def _positions(q: Tensor, sizes: Mapping[str, int], positions: Positions | None) -> Positions:
-    """The given positions, checked; by default the last query is at the position of the last key."""
-    if positions is None:
-        return Positions.counted(sizes["T"], sizes["S"])
+def _positions(q: Tensor, sizes: Mapping[str, int], positions: Positions) -> Positions:
+    """The given positions, checked."""
     for name, tensor in positions.check(sizes).items():
         _one_device(q.device, {f"positions.{name}": tensor})
     return positions

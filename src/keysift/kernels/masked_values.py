@@ -28,10 +28,10 @@ def all_finite(*tensors: Tensor) -> bool:
     """
     if not can_inspect_values():
         return False
-    total = tensors[0].detach().sum()
-    for tensor in tensors[1:]:
-        total = total + tensor.detach().sum()
-    return math.isfinite(total.item())
+    total = 0.0
+    for tensor in tensors:
+        total += (tensor.detach() if tensor.requires_grad else tensor).sum().item()
+    return math.isfinite(total)
 
 
 def sanitize(call: Call, *, keys_finite: bool = False) -> tuple[Call, Tensor | None]:
@@ -42,11 +42,11 @@ def sanitize(call: Call, *, keys_finite: bool = False) -> tuple[Call, Tensor | N
     of_queries = [call.scalars[name] for name in _scalars_per(call, Per.QUERY, Per.QUERY_CHANNEL)]
     of_keys = [call.scalars[name] for name in _scalars_per(call, Per.KEY, Per.KEY_CHANNEL)]
     if all_finite(call.q, *of_queries, *(() if keys_finite else (call.k, call.v, *of_keys))):
-        return replace(call, finite=True), None
+        return call.known_finite(), None
     bad_BHT, bad_BHS = _non_finite_queries(call), _non_finite_keys(call)
     # Under torch.compile values cannot be inspected, so always sanitize.
     if can_inspect_values() and not bool(bad_BHT.any()) and not bool(bad_BHS.any()):
-        return replace(call, finite=True), None
+        return call.known_finite(), None
     clean_call = replace(
         call,
         finite=True,

@@ -132,6 +132,10 @@ class Scalar:
 
     def check(self, mechanism: str, value: Tensor) -> None:
         """Raise RangeError if a value is out of range."""
+        if value.numel() == 1 and not self.per.projected:  # comparing one number costs less than four operations
+            number = value.item()
+            if (number > self.above or (self.above_allowed and number == self.above)) and number <= self.up_to:
+                return
         valid = (value >= self.above if self.above_allowed else value > self.above) & (value <= self.up_to)
         if self.per.projected:
             valid = valid | value.isnan()  # not an error: it affects only queries that attend to the token

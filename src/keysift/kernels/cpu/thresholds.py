@@ -214,4 +214,5 @@ BACKEND = Backend(
     unavailable=library.unavailable,
     declines=declines,
     blocked=True,
+    small_forward=True,
 )

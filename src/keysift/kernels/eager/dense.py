@@ -4,6 +4,7 @@ Letters: B batch, H heads, G key heads, M score maps per head, T queries, S keys
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -60,12 +61,12 @@ def weigh(mechanism: Mechanism, scores: tuple[Tensor, ...], visible: Visible, sc
 
 def with_scalars(mechanism: Mechanism, scalars: Mapping[str, Tensor]) -> Apply:
     """Return a function that calls a step of the mechanism with the scalars that the step names."""
+    return partial(_apply, mechanism, scalars)
 
-    def apply(step: Callable[..., Any], *tensors: Tensor) -> Any:
-        result = step(*tensors, **_pick(mechanism, step, scalars))
-        return torch.tensor(result) if isinstance(result, float) else result
 
-    return apply
+def _apply(mechanism: Mechanism, scalars: Mapping[str, Tensor], step: Callable[..., Any], *tensors: Tensor) -> Any:
+    result = step(*tensors, **_pick(mechanism, step, scalars))
+    return torch.tensor(result) if isinstance(result, float) else result
 
 
 def _pick(mechanism: Mechanism, step: Callable[..., object], scalars: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -80,6 +81,8 @@ def _expand(call: Call) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
     dtype = accumulation_dtype(call.q)
     maps, key_maps = call.mechanism.maps, call.mechanism.key_maps
     group = call.heads // call.v.shape[1]
+    if maps == group == 1 and call.q.dtype == dtype:
+        return call.q, call.k, call.v, dict(call.scalars)
     v = repeat_heads(call.v.to(dtype), group)
     k = call.k.to(dtype).unflatten(1, (-1, key_maps))  # type: ignore[no-untyped-call]
     k = repeat_heads(k, group).expand(-1, -1, maps, -1, -1).flatten(1, 2)

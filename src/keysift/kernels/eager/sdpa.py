@@ -35,6 +35,7 @@ from keysift.kernels.regions import (
     visible_counts,
     visible_value_sums,
 )
+from keysift.kernels.scalars import accumulation_dtype
 from keysift.kernels.transforms import can_inspect_values, in_function_transform
 from keysift.mechanisms.rules import Softmax, visible_count
 
@@ -88,9 +89,32 @@ def run(call: Call) -> tuple[Tensor, None]:
     return out if nan_rows is None else masked_values.restore_nan(nan_rows, out), None
 
 
+_PLAIN = Softmax()
+
+
+def _runs_unchanged(call: Call) -> bool:
+    """Whether torch's public function computes the call as it stands: plain softmax, no gradient."""
+    q, k, v = call.q, call.k, call.v
+    if call.mechanism.rule != _PLAIN or call.mechanism.prepare or call.mechanism.finish or call.scale <= 0:
+        return False
+    if q.shape[1] != k.shape[1] or q.dtype != accumulation_dtype(q) or torch.compiler.is_compiling():
+        return False
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        return False
+    return q.shape[3] <= v.shape[3]
+
+
 def _run(call: Call) -> Tensor:
     rule = call.mechanism.rule
     assert isinstance(rule, Softmax), "declined"
+    if _runs_unchanged(call):
+        covering = covering_region(regions_of(call), call.q.shape[2], call.k.shape[2])
+        finite = call.finite or not detects_non_finite(call)
+        if finite and covering is not None and covering.band is None:
+            q, k, v = (operators.contiguous_rows(x) for x in (call.q, call.k, call.v))
+            if q.shape[3] < v.shape[3]:  # the kernel needs equal widths; zero channels change no score
+                q, k = (F.pad(x, (0, v.shape[3] - x.shape[3])) for x in (q, k))
+            return F.scaled_dot_product_attention(q, k, v, is_causal=covering.causal, scale=call.scale)
     q, k, v, scalars = dense.prepare(call)
     apply = dense.with_scalars(call.mechanism, scalars)
     maps = rule.maps
@@ -101,10 +125,11 @@ def _run(call: Call) -> Tensor:
         factor = dense.repeat_heads(apply(rule.factor, visible).expand(-1, call.heads, -1, -1), maps)
         factor = factor.to(q.dtype).expand(*q.shape[:3], 1)
     sink = None if rule.sink is None else _sinks(apply(rule.sink), call.heads, maps, q)
-    maps_out = _softmax(call, q, k, dense.repeat_heads(v, maps), sink, factor)
-    out, *second = maps_out.unflatten(1, (call.heads, maps)).unbind(2)  # type: ignore[no-untyped-call]
-    if rule.share is not None:
-        out = out - apply(rule.share) * second[0]
+    out = _softmax(call, q, k, dense.repeat_heads(v, maps), sink, factor)
+    if maps > 1:
+        out, *second = out.unflatten(1, (call.heads, maps)).unbind(2)  # type: ignore[no-untyped-call]
+        if rule.share is not None:
+            out = out - apply(rule.share) * second[0]
     if rule.level is not None:
         assert visible is not None
         out = out - apply(rule.level, visible) * visible_value_sums(call, v)

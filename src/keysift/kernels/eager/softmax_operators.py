@@ -80,7 +80,7 @@ def probed(x: Inputs) -> Tensor:
     assert _forward_op is not None, "only with the operator"
     q = _scaled_queries(x)
     q = torch.cat((q, torch.zeros_like(q)), dim=2)
-    k, v = _contiguous_rows(x.k), _contiguous_rows(x.v)
+    k, v = contiguous_rows(x.k), contiguous_rows(x.v)
     out, log = _forward_op(q, k, v, 0.0, False, scale=x.scale)
     # The kernel skips a block of keys whose scores are all NaN, so the logarithm may be finite but too small.
     error = (log[:, :, 1] - math.log(k.shape[2])).abs().amax() + out[:, :, 1].sum().abs() * 0
@@ -156,13 +156,13 @@ def _forward_region(x: Inputs, region: Region, masks: Masks) -> tuple[Tensor, Te
 def _slice_region(x: Inputs, region: Region) -> tuple[Tensor, Tensor, Tensor]:
     keys = (region.rows, slice(None), region.keys)
     return (
-        _contiguous_rows(x.q[region.rows, :, region.queries]),
-        _contiguous_rows(x.k[keys]),
-        _contiguous_rows(x.v[keys]),
+        contiguous_rows(x.q[region.rows, :, region.queries]),
+        contiguous_rows(x.k[keys]),
+        contiguous_rows(x.v[keys]),
     )
 
 
-def _contiguous_rows(rows: Tensor) -> Tensor:
+def contiguous_rows(rows: Tensor) -> Tensor:
     """The kernel assumes that the last axis is contiguous and ignores its stride."""
     return rows if rows.stride(-1) == 1 else rows.contiguous()
 
