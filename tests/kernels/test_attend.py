@@ -1,6 +1,7 @@
 """attend: shapes, masks, grouped heads, alignment, precision and the choice of backend."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,8 +9,9 @@ from torch import Tensor
 
 import keysift
 from keysift.kernels.attend import Choice, attend, explain, force_backend
+from keysift.kernels.call import make_call
 from keysift.kernels.positions import Positions
-from keysift.mechanisms import MECHANISMS
+from keysift.mechanisms import MECHANISMS, find
 from keysift.mechanisms.spec import Mechanism
 from tests.refusals import refuses
 
@@ -196,3 +198,24 @@ def test_force_backend_recompiles_a_graph() -> None:
     for name, added in offset_by_backend.items():
         with force_backend(name):
             assert compiled(torch.zeros(1)).item() == added
+
+
+def test_repeated_calls_share_checks_but_not_values() -> None:
+    """The table of earlier calls must not carry over a mechanism, a device, a dtype or scalars of another call."""
+    q, k, v = inputs(find("screening"), t=6, s=6)
+    with torch.inference_mode():
+        first = attend("screening", q, k, v)
+    narrow = attend("screening", q, k, v, scalars={"window": 2.0})
+    assert not torch.equal(first, narrow)
+    torch.testing.assert_close(attend("screening", q, k, v), first, rtol=0, atol=0)
+    # Default scalars of a call in inference mode must not be inference tensors: gradients would be refused.
+    leaf = q.clone().requires_grad_()
+    for backend in ("dense", "auto"):
+        attend("screening", leaf, k, v, backend=backend).sum().backward()
+    other = replace(find("screening"), name="another")
+    assert make_call(other, q, k, v).mechanism is other
+    assert make_call(find("screening"), q.double(), k.double(), v.double()).scalars["window"].dtype == torch.float64
+    with refuses("q and k must agree in width"):
+        attend("screening", q, k[..., :3], v)
+    with refuses("share one floating-point type"):
+        attend("screening", q, k.double(), v)
