@@ -4,6 +4,7 @@ Letters: B batch, T tokens.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +25,8 @@ class AttentionContext:
     positions: Positions
     inference: Inference = field(default_factory=Inference)
     update: CacheUpdate | None = None
+    rotary_tables: dict[Any, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """Cosines and sines of rotary embeddings, computed once per call for the layers that share them."""
 
 
 class Cache:

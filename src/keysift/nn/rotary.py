@@ -26,16 +26,30 @@ class RotaryEmbedding(nn.Module):
         parsed = parse_scaling(scaling)
         self.frequencies = rotary_frequencies(width, theta, parsed)
         self.attention_factor = parsed.attention_factor
+        self._table_key = (tuple(self.frequencies), self.attention_factor)
 
     def forward(self, x_BHTK: Tensor, context: AttentionContext) -> Tensor:
         half = len(self.frequencies)
-        frequency_K = torch.tensor(self.frequencies, dtype=torch.float64, device=x_BHTK.device)
-        at_B1T = context.positions.query_positions(x_BHTK.device)
-        angle_B1TK = (at_B1T.double() / context.inference.rope_factor)[..., None] * frequency_K
         x = x_BHTK.to(accumulation_dtype(x_BHTK))
-        cos, sin = ((self.attention_factor * wave).to(x.dtype) for wave in (angle_B1TK.cos(), angle_B1TK.sin()))
+        cos, sin = self._table(x, context)
         x0, x1 = x[..., :half], x[..., half:]
         return torch.cat((x0 * cos - x1 * sin, x0 * sin + x1 * cos), dim=-1).to(x_BHTK.dtype)
+
+    def _table(self, x: Tensor, context: AttentionContext) -> tuple[Tensor, Tensor]:
+        """Cosines and sines B 1 T K/2 in the dtype of x. The layers of a call share them."""
+        if torch.compiler.is_compiling():  # the compiler removes repeated computations itself
+            return self._waves(x, context)
+        key = (*self._table_key, x.dtype, x.device)
+        if key not in context.rotary_tables:
+            context.rotary_tables[key] = self._waves(x, context)
+        return context.rotary_tables[key]
+
+    def _waves(self, x: Tensor, context: AttentionContext) -> tuple[Tensor, Tensor]:
+        frequency_K = torch.tensor(self.frequencies, dtype=torch.float64, device=x.device)
+        at_B1T = context.positions.query_positions(x.device)
+        angle_B1TK = (at_B1T.double() / context.inference.rope_factor)[..., None] * frequency_K
+        cos, sin = ((self.attention_factor * wave).to(x.dtype) for wave in (angle_B1TK.cos(), angle_B1TK.sin()))
+        return cos, sin
 
 
 class NoRotation(nn.Module):
