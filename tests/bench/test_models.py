@@ -5,11 +5,12 @@ from collections.abc import Callable
 
 import pytest
 
-from keysift.bench import models, timing
+from keysift.bench import contestants, model_memory, models, timing
 from keysift.bench import packed_documents as documents
 from keysift.bench.collector import Collector
+from keysift.bench.contestants import build_cases
 from keysift.bench.model_cases import matching_transformer, multiscreen
-from keysift.bench.models import FULL, Sizes, build_cases, describe_crossover, filled_cache
+from keysift.bench.models import FULL, Sizes, describe_crossover, filled_cache
 from keysift.cli.main import _main
 from keysift.models.language_model import count_parameters
 from tests.bench.results import RESULT
@@ -22,6 +23,7 @@ TINY = Sizes(
     train_tokens=16,
     decode=(300, 600),
     decode_from=300,
+    memory_tokens=8,
 )
 
 
@@ -35,16 +37,22 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_tiny")
-def test_bench_models_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_models_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contestants, "why_not_compiled", lambda case: "no compiler here")
+    monkeypatch.setattr(model_memory, "run_in_subprocess", lambda *arguments: 12.5)
     assert _main(["bench", "models", "--quick", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert {row["step"] for row in result["rows"]} == {"forward", "training step", "decode"}
-    assert [target["target"] for target in result["targets"]] == [15.0, 4.0, 2.0, 1.1, 1.0]
+    assert [target["target"] for target in result["targets"]] == [2.8, 38.0, 4.0, 2.0, 1.1, 1.0]
     assert all(target["met"] is None for target in result["targets"])
     decoded = {(row["what"], row["tokens"]): row["cache_bytes"] for row in result["rows"] if row["step"] == "decode"}
     multiscreen_name, transformer_name = "Multiscreen, windows as initialised", "Transformer"
     assert decoded[multiscreen_name, 300] == decoded[multiscreen_name, 600], "the windows are full"
     assert decoded[transformer_name, 600] > 1.9 * decoded[transformer_name, 300]
+    windowed = "Transformer, windows of 256"
+    assert decoded[windowed, 600] == decoded[windowed, 300], "the window is full"
+    assert {row["what"] for row in result["rows"] if row["extra_mb"] == 12.5} >= {multiscreen_name, windowed}
+    assert "Transformer, torch.compile: not timed, torch.compile failed (no compiler here)" in result["notes"]
     for step in ("forward", "training step", "decode"):
         assert sum(note.startswith(f"{step}: ") and "than the Transformer" in note for note in result["notes"]) == 2
 

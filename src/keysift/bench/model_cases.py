@@ -11,6 +11,7 @@ from keysift.nn.inference import Inference
 VOCABULARY = 257
 TRAINED_ON = 4096  # tokens; a window wider than the training length counts as infinite at inference
 INFINITE_SHARE = 0.094  # of the tiles, in the paper's trained model
+SLIDING_WINDOW = 256  # of the Transformer with windows
 EXPANDED = Inference(expand_windows=TRAINED_ON)
 
 
@@ -51,9 +52,12 @@ def open_multiscreen(psi: int) -> LanguageModel:
     return model
 
 
-def matching_transformer(other: LanguageModel) -> LanguageModel:
-    """A Transformer with the depth and heads of the paper's smallest, at the width that matches `other` in size."""
-    arch = TransformerArch(depth=6, heads=4, width=8)
+def matching_transformer(other: LanguageModel, *, window: int = 0) -> LanguageModel:
+    """A Transformer with the depth and heads of the paper's smallest, at the width that matches `other` in size.
+
+    With a window, every layer attends to that many keys; 0 is none.
+    """
+    arch = TransformerArch(depth=6, heads=4, width=8, window=window)
     arch = match_width(arch, count_parameters(other), vocab_size=VOCABULARY, context=TRAINED_ON)
     config = configure(arch, vocab_size=VOCABULARY, context=TRAINED_ON)
     return build(config, torch.Generator().manual_seed(0)).eval()

@@ -1,25 +1,22 @@
-"""Benchmark of whole models: Multiscreen against a Transformer of the same size.
+"""Benchmark of whole models: Multiscreen against Transformers of the same size.
+
+The Transformer runs as it is, under torch.compile, and with sliding windows: what a user could pick instead.
 
 The models take turns in one process: a forward pass (logits of the last position), a training step, and a decoded token
 at a given context, with the bytes of its cache. Notes say from which length on each model is faster.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from keysift.bench.collector import Collector, Log
+from keysift.bench.contestants import ModelCase, build_cases, without_compiler
 from keysift.bench.mechanisms import chosen_backend
-from keysift.bench.model_cases import (
-    EXPANDED,
-    INFINITE_SHARE,
-    VOCABULARY,
-    matching_transformer,
-    multiscreen,
-    open_multiscreen,
-)
+from keysift.bench.model_cases import INFINITE_SHARE, VOCABULARY, open_multiscreen
+from keysift.bench.model_memory import measure_memory
 from keysift.bench.peak_memory import free_bytes
 from keysift.bench.timing import Turns, interleave, median_ratio, quartiles, row
 from keysift.bench.training_step import SEQUENCES_AT_ONCE as DENSE_AT_ONCE
@@ -29,7 +26,6 @@ from keysift.kernels.cpu import library
 from keysift.mechanisms.softmax import SOFTMAX
 from keysift.models.language_model import LanguageModel, count_parameters
 from keysift.nn.cache import Cache
-from keysift.nn.inference import Inference
 from keysift.records.bench import Result, Step, at_least, at_most
 from keysift.runs import machine
 from keysift.verify import agreement
@@ -45,6 +41,8 @@ class Sizes:
 
     psi: int = 8
     forward: tuple[int, ...] = (1024, 4096, 16_384, 65_536, 131_072)
+    compiled_forward: int = 16_384
+    """Longest forward pass of the compiled Transformer."""
     rounds: int = 9
     """Maximum for every comparison."""
     limit: float = 15.0
@@ -55,6 +53,8 @@ class Sizes:
     decode: tuple[int, ...] = (2**10, 2**12, 2**14, 2**16, 2**18, 2**20)
     decode_from: int = 2**12
     """The context that the longest one is compared with."""
+    memory_tokens: int = 1024
+    """Length of the training step whose peak memory is measured."""
 
 
 FULL = Sizes()
@@ -67,39 +67,8 @@ QUICK = Sizes(
     train_tokens=512,
     decode=(2**10, 2**12),
     decode_from=2**10,
+    memory_tokens=256,
 )
-
-
-@dataclass(frozen=True)
-class ModelCase:
-    """A model, its inference options, and whether it attends to every key by softmax."""
-
-    name: str
-    model: LanguageModel
-    inference: Inference | None = None
-    full_softmax: bool = False
-
-    def last_logits(self, tokens: torch.Tensor) -> torch.Tensor:
-        with torch.inference_mode():
-            return self.model.readout(self.model.hidden(tokens, inference=self.inference)[:, -1:])
-
-
-def build_cases(psi: int) -> dict[str, ModelCase]:
-    """The models by short names.
-
-    Those with infinite tiles use window expansion: a window longer than the training length counts as infinite.
-    """
-    plain = multiscreen(psi)
-    transformer = matching_transformer(plain)
-    share = f"{INFINITE_SHARE:.1%} of its tiles infinite"
-    return {
-        "plain": ModelCase("Multiscreen, windows as initialised", plain),
-        "infinite": ModelCase(f"Multiscreen, {share}", multiscreen(psi, infinite=INFINITE_SHARE), EXPANDED),
-        "open": ModelCase(
-            f"Multiscreen, {share}, r = 0.92", multiscreen(psi, infinite=INFINITE_SHARE, accept=0.92), EXPANDED
-        ),
-        "transformer": ModelCase("Transformer", transformer, full_softmax=True),
-    }
 
 
 def measure(sizes: Sizes, *, command: str, log: Log) -> Result:
@@ -107,6 +76,7 @@ def measure(sizes: Sizes, *, command: str, log: Log) -> Result:
     log("checking models and backends against their definitions")
     check(cases)
     results = Collector(machine.examine(), log)
+    cases = without_compiler(results, cases)
     sizes_of = (
         f"{case.name.split(',')[0]}: {count_parameters(case.model):,}"
         for case in (cases["plain"], cases["transformer"])
@@ -117,6 +87,7 @@ def measure(sizes: Sizes, *, command: str, log: Log) -> Result:
     forward(results, sizes, cases)
     training(results, sizes, cases)
     decode(results, sizes, cases)
+    measure_memory(results, sizes.psi, sizes.forward[-1], sizes.memory_tokens, sizes.train_tokens)
     return results.result("models", command)
 
 
@@ -128,26 +99,41 @@ def check(cases: Mapping[str, ModelCase]) -> None:
         backend = chosen_backend(SOFTMAX, length)
         agreement.check_agreement(SOFTMAX, agreement.draw_inputs(SOFTMAX, 150, 150), backend=backend)
     check_cache(open_multiscreen(4), (300, 7, 1, 1))
-    check_cache(cases["transformer"].model, (300, 7, 1, 1))
+    for key in ("transformer", "windowed"):
+        check_cache(cases[key].model, (300, 7, 1, 1))
 
 
 def forward(results: Collector, sizes: Sizes, cases: Mapping[str, ModelCase]) -> None:
     ratios: dict[str, dict[int, float]] = {"plain": {}, "infinite": {}}
+    against_windows: dict[int, float] = {}
     for length in sizes.forward:
-        fitting = {key: case for key, case in cases.items() if fits(results, case, length)}
+        short = length <= sizes.compiled_forward
+        fitting = {
+            key: case for key, case in cases.items() if (short or not case.compiled) and fits(results, case, length)
+        }
         text = random_tokens(1, length)
         turns: Turns = {key: _partial(case.last_logits, text) for key, case in fitting.items()}
+        if "compiled" in turns:
+            turns["compiled"]()  # compile now, or the warmup would count as a round
         times = time_in_turns(results, f"forward, T = {length:,}", sizes, turns)
         add_rows(results, "forward", length, fitting, times)
+        against_windows[length] = median_ratio(times["windowed"], times["plain"])
         for key in ratios:
             if "transformer" in fitting:
                 ratios[key][length] = median_ratio(times["transformer"], times[key])
         if len(times["plain"]) == 1:
             results.notes.append(f"forward at T = {length:,}: one run each")
+    if any(length > sizes.compiled_forward for length in sizes.forward):
+        results.notes.append(
+            f"Transformer, torch.compile: forward timed up to T = {sizes.compiled_forward:,}; beyond it, attention, "
+            f"which runs the same kernel, takes nearly all of the time"
+        )
     note_crossover(results, "forward", ratios)
     last = sizes.forward[-1]
     full = (sizes.psi, last) == (FULL.psi, FULL.forward[-1])
-    for key, target in (("plain", 15.0), ("infinite", 4.0)):
+    name = f"psi = {sizes.psi}, T = {last:,}, forward: {cases['plain'].name}, against the {cases['windowed'].name}"
+    results.targets.append(at_least(name, against_windows[last], 2.8, full_size=full))
+    for key, target in (("plain", 38.0), ("infinite", 4.0)):
         if last in ratios[key]:
             backend = chosen_backend(SOFTMAX, last)
             name = f"psi = {sizes.psi}, T = {last:,}, forward: {cases[key].name}, against the Transformer on {backend}"
@@ -179,7 +165,9 @@ def training(results: Collector, sizes: Sizes, cases: Mapping[str, ModelCase]) -
     for length in sizes.train:
         batch = max(1, sizes.train_tokens // length)
         text = random_tokens(batch, length + 1)
-        turns: Turns = {key: step(case.model, text) for key, case in timed_cases.items()}
+        turns: Turns = {key: step(case.model, text, compiled=case.compiled) for key, case in timed_cases.items()}
+        if "compiled" in turns:
+            turns["compiled"]()  # compile now, or the warmup would count as a round
         if length == 1024:
             turns["dense"] = step(cases["transformer"].model, text, backend="dense", at_once=DENSE_AT_ONCE)
         times = time_in_turns(results, f"training step, T = {length:,}, batch {batch}", sizes, turns)
@@ -209,7 +197,7 @@ def training(results: Collector, sizes: Sizes, cases: Mapping[str, ModelCase]) -
 def decode(results: Collector, sizes: Sizes, cases: Mapping[str, ModelCase]) -> None:
     """A Multiscreen at a short context takes turns at every length, so growth is a ratio within the same rounds."""
     ratios: dict[str, dict[int, float]] = {"plain": {}, "infinite": {}}
-    timed_cases = {key: case for key, case in cases.items() if key != "open"}
+    timed_cases = {key: case for key, case in cases.items() if key not in ("open", "compiled")}
     first, last = sizes.decode_from, sizes.decode[-1]
     for length in sizes.decode:
         fitting = {key: case for key, case in timed_cases.items() if cache_fits(results, case, length)}
@@ -234,6 +222,9 @@ def decode(results: Collector, sizes: Sizes, cases: Mapping[str, ModelCase]) -> 
             results.targets.append(at_least(over, speed / TOKENS_PER_S_BEFORE, 2.0, full_size=full))
     note_crossover(results, "decode", ratios)
     results.notes.append("decode: caches were filled with random keys and values, not by reading a text of that length")
+    results.notes.append(
+        "decode: torch.compile is not timed; the length of a cache is a Python integer, so every token compiles again"
+    )
 
 
 def time_decoding(sizes: Sizes, fitting: Mapping[str, ModelCase], length: int) -> dict[str, dict[str, Any]]:

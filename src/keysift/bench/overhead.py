@@ -1,7 +1,7 @@
 """Benchmark of small calls: what `attend` costs beyond the operator that computes the result.
 
-A call of 64 tokens and one head takes turns with its operator: torch's scaled_dot_product_attention for softmax, and for
-the other mechanisms the backend that `attend` chooses, on arguments that are already checked. One thread, no gradients.
+A call of 64 tokens and one head takes turns with its operator: torch's scaled_dot_product_attention for softmax, for
+other mechanisms the backend that `attend` chooses, on arguments that are already checked. One thread, no gradients.
 """
 
 from collections.abc import Callable

@@ -43,6 +43,11 @@ class Mechanisms(Common):
 
 
 @config
+class Overhead(Common):
+    """What a small call of attend costs beyond the operator that computes its result."""
+
+
+@config
 class Models(Common):
     """Whole models: Multiscreen against a Transformer of its size."""
 
@@ -103,6 +108,7 @@ class Args:
     do: (
         Annotated[Screening, tyro.conf.subcommand("screening")]
         | Annotated[Mechanisms, tyro.conf.subcommand("mechanisms")]
+        | Annotated[Overhead, tyro.conf.subcommand("overhead")]
         | Annotated[Models, tyro.conf.subcommand("models")]
         | Annotated[Documents, tyro.conf.subcommand("documents")]
         | Annotated[Decode, tyro.conf.subcommand("decode")]
