@@ -57,16 +57,16 @@ KEYSIFT_INLINE void add_products_tile(int64_t count, const float* weight, int64_
 
 // The same for any multiple of kTallRows rows and any padded width.
 KEYSIFT_INLINE void add_products(int64_t rows, int64_t width, int64_t count, const float* weight, int64_t row_step,
-                                 int64_t step, const float* from, float* to) {
+                                 int64_t step, const float* from, int64_t from_stride, float* to) {
   int64_t x = 0;
   for (; x + kColumns * kLanes <= width; x += kColumns * kLanes) {
     for (int64_t r = 0; r < rows; r += kRows) {
-      add_products_tile<kRows, kColumns>(count, weight + r * row_step, row_step, step, from + x, width, to + r * width + x, width);
+      add_products_tile<kRows, kColumns>(count, weight + r * row_step, row_step, step, from + x, from_stride, to + r * width + x, width);
     }
   }
   for (; x < width; x += kLanes) {
     for (int64_t r = 0; r < rows; r += kTallRows) {
-      add_products_tile<kTallRows, 1>(count, weight + r * row_step, row_step, step, from + x, width, to + r * width + x, width);
+      add_products_tile<kTallRows, 1>(count, weight + r * row_step, row_step, step, from + x, from_stride, to + r * width + x, width);
     }
   }
 }

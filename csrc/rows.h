@@ -105,16 +105,17 @@ KEYSIFT_INLINE void scale_row(float* row, Factor by, int64_t padded) {
   for (int64_t x = 0; x < padded; x += kLanes) store(row + x, times(load(row + x), splat(by.high), splat(by.low)));
 }
 
-KEYSIFT_INLINE double row_length(const float* row, int64_t padded) {
+// The square of a row's length.
+KEYSIFT_INLINE double row_square(const float* row, int64_t padded) {
   vd squares{};
   for (int64_t x = 0; x < padded; x += kLanes / 2) {
     const vd v = load_wide(row + x);
     squares += v * v;
   }
-  double total = 0;
-  for (int l = 0; l < kLanes / 2; ++l) total += squares[l];
-  return sqrt(total);
+  return sum(squares);
 }
+
+KEYSIFT_INLINE double row_length(const float* row, int64_t padded) { return sqrt(row_square(row, padded)); }
 
 KEYSIFT_INLINE double inverse_length(const float* row, int64_t padded) {
   return 1.0 / larger(row_length(row, padded), kUnitEps);

@@ -151,9 +151,9 @@ struct Backward {
       }
     }
     add_slopes(slopes);
-    add_products(kBlock, value_pad, kBatch, relevance, 1, kBlock, batch.dh, block.dv);
-    add_products(kBlock, key_pad, kBatch, scores, 1, kBlock, batch.q, block.dk);
-    add_products(kBatch, key_pad, kBlock, scores, kBlock, 1, block.key_rows, batch.dq);
+    add_products(kBlock, value_pad, kBatch, relevance, 1, kBlock, batch.dh, value_pad, block.dv);
+    add_products(kBlock, key_pad, kBatch, scores, 1, kBlock, batch.q, key_pad, block.dk);
+    add_products(kBatch, key_pad, kBlock, scores, kBlock, 1, block.key_rows, key_pad, batch.dq);
   }
 
   KEYSIFT_INLINE void add_slopes(const Slopes& slopes) {

@@ -83,22 +83,57 @@ KEYSIFT_INLINE double pack_value(const S& shape, const keysift_problem& p, const
   return inverse;
 }
 
-// Packs the value rows of a block at unit length; rows past the end become zeros. Returns false if any value is not finite:
-// every query may reject that row, so it must not be multiplied by zero.
+// Value rows of a block, not at unit length: the weights of the rows contain the inverse of their lengths.
+struct ValueRows {
+  const float* rows;
+  int64_t stride;
+  uint64_t non_finite;  // one bit for each row with a NaN or infinite element
+  alignas(64) float inverse[kBlock];
+};
+
+// Reads the lengths of a block's value rows. Whole blocks of fp32 rows stay where they are; others are copied to `buffer`, and
+// rows past the end become zeros.
 template <class S>
-KEYSIFT_INLINE bool pack_values(const S& shape, const Plan& plan, const keysift_segment& segment, int64_t kv, int64_t block_key,
-                                int key_count, float* rows) {
+KEYSIFT_INLINE void measure_values(const S& shape, const keysift_problem& p, const keysift_segment& segment, int64_t kv,
+                                   int64_t block_key, int key_count, float* buffer, ValueRows* values) {
   const int64_t pad = shape.value_pad();
-  bool finite = true;
-  for (int j = 0; j < kBlock; ++j) {
-    if (j >= key_count) {
-      memset(rows + j * pad, 0, static_cast<size_t>(pad) * 4);
-    } else {
-      // An infinite or NaN element makes the length infinite or NaN, and its inverse 0 or NaN.
-      finite &= pack_value(shape, plan.problem, segment, kv, block_key + j, rows + j * pad) > 0;
+  const int64_t first = key_row(p, segment, kv, block_key);
+  const bool contiguous = !p.ring || key_row(p, segment, kv, block_key + key_count - 1) - first == key_count - 1;
+  if (p.dtype == KEYSIFT_F32 && pad == shape.value() && key_count == kBlock && contiguous) {
+    values->rows = reinterpret_cast<const float*>(row_of(p.v, p.dtype, segment.row, kv, first));
+    values->stride = p.v.row_stride;
+  } else {
+    for (int j = 0; j < key_count; ++j) {
+      const int64_t row = key_row(p, segment, kv, block_key + j);
+      read_row(row_of(p.v, p.dtype, segment.row, kv, row), p.dtype, shape.value(), pad, buffer + j * pad);
+    }
+    memset(buffer + key_count * pad, 0, static_cast<size_t>((kBlock - key_count) * pad) * 4);
+    values->rows = buffer;
+    values->stride = pad;
+  }
+  values->non_finite = 0;
+  constexpr float kLeast = static_cast<float>(kUnitEps * kUnitEps);
+  for (int j = 0; j < kBlock; j += kLanes) {
+    vf partial[kLanes];
+    const float* row = values->rows + j * values->stride;
+    KEYSIFT_UNROLL for (int l = 0; l < kLanes; ++l) {
+      vf squares{};
+      for (int64_t x = 0; x < pad; x += kLanes) squares += load(row + l * values->stride + x) * load(row + l * values->stride + x);
+      partial[l] = squares;
+    }
+    float squares[kLanes];
+    const vf all = sums(partial);
+    store(squares, all);
+    for (int l = 0; l < kLanes; ++l) values->inverse[j + l] = 1.0f / sqrtf(larger(squares[l], kLeast));
+    const vi unbounded = ~(all < splat(__builtin_inff()));
+    for (int l = 0; l < kLanes; ++l) {
+      if (!unbounded[l]) continue;
+      // The squares of large finite numbers overflow in fp32, but not in fp64. A NaN or infinite length has the inverse NaN or 0.
+      const double inverse = inverse_length(row + l * values->stride, pad);
+      if (!(inverse > 0)) values->non_finite |= uint64_t{1} << (j + l);
+      values->inverse[j + l] = static_cast<float>(inverse);
     }
   }
-  return finite;
 }
 
 // One bit for each of these keys of a block whose value row is not finite. `row` is a buffer for one row.
@@ -127,10 +162,16 @@ KEYSIFT_INLINE void pack_queries(const S& shape, const Plan& plan, const Tile& t
     const int64_t n = smaller<int64_t>(kBatch, count - from);
     float cosines[kBatch], sines[kBatch];
     if (tile.rotates) rotation_table(tile.turns_per_position, at + from, kBatch, cosines, sines);
+    double squares[kBatch] = {};
     for (int64_t i = 0; i < n; ++i) {
       float* row = rows + (from + i) * pad;
       read_row(row_of(p.q, p.dtype, segment.row, h, segment.query + first + from + i), p.dtype, shape.key(), pad, row);
-      scale_row(row, Factor(inverse_length(row, pad)), pad);
+      squares[i] = row_square(row, pad);
+    }
+    const Factors factors(squares, [](double square) { return 1.0 / larger(sqrt(square), kUnitEps); });
+    for (int64_t i = 0; i < n; ++i) {
+      float* row = rows + (from + i) * pad;
+      scale_row(row, factors.at(i), pad);
       if (tile.rotates) rotate(row, cosines[i], sines[i]);
     }
   }

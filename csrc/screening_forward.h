@@ -34,8 +34,9 @@ struct Forward {
   int64_t h, kv;
   ForwardScratch scratch;
   int64_t block_key = 0;
-  uint64_t packed_values = 0;  // one bit per packed value row of the block
-  bool finite = false;
+  ValueRows values{};          // of the block
+  uint64_t packed_values = 0;  // with few queries: one bit per value row of the block that is packed, at unit length
+  bool few_queries = false;
 
   KEYSIFT_INLINE void add_pairs(const Placement& at, const uint64_t* accepted, const float* scores, float* sums) {
     int32_t pairs[kMaxPairs];
@@ -50,21 +51,23 @@ struct Forward {
         const vf c = HalfAngle(local_tile, distances(at, pair)).cosine();
         r *= c * c;
       }
+      if (!few_queries) r *= gather(values.inverse, pair & splat(kBlock - 1));
       store(relevance + e, r);
     }
-    float* const values = scratch.values;
     const int64_t pad = shape.value_pad();
-    if (packed_values != ~uint64_t{0}) {
+    if (few_queries) {
       for (int e = 0; e < n; ++e) {
         const int key = pairs[e] & (kBlock - 1);
         if (packed_values >> key & 1) continue;
-        pack_value(shape, plan.problem, segment, kv, block_key + key, values + key * pad);
+        pack_value(shape, plan.problem, segment, kv, block_key + key, scratch.values + key * pad);
         packed_values |= uint64_t{1} << key;
       }
     }
     if (n < kManyPairs * at.queries) {
+      const float* const rows = values.rows;
+      const int64_t stride = values.stride;
       for (int e = 0; e < n; ++e) {
-        add_scaled(sums + (pairs[e] >> 6) * pad, relevance[e], values + (pairs[e] & (kBlock - 1)) * pad, pad);
+        add_scaled(sums + (pairs[e] >> 6) * pad, relevance[e], rows + (pairs[e] & (kBlock - 1)) * stride, pad);
       }
     } else {
       add_rows(accepted, pairs, relevance, sums);
@@ -87,7 +90,7 @@ struct Forward {
     vf acc[Columns];
     KEYSIFT_UNROLL for (int c = 0; c < Columns; ++c) acc[c] = vf{};
     for (int e = from; e < to; ++e) {
-      const float* value = scratch.values + (pairs[e] & (kBlock - 1)) * shape.value_pad() + x;
+      const float* value = values.rows + (pairs[e] & (kBlock - 1)) * values.stride + x;
       KEYSIFT_UNROLL for (int c = 0; c < Columns; ++c) acc[c] += splat(relevance[e]) * load(value + c * kLanes);
     }
     KEYSIFT_UNROLL for (int c = 0; c < Columns; ++c) store(row + x + c * kLanes, load(row + x + c * kLanes) + acc[c]);
@@ -104,10 +107,10 @@ struct Forward {
           const vf c = HalfAngle(local_tile, distances(at, i, j)).cosine();
           r *= c * c;
         }
-        store(s, keep(static_cast<uint32_t>(accepted[i] >> j), r));
+        store(s, keep(static_cast<uint32_t>(accepted[i] >> j), r * load(values.inverse + j)));
       }
     }
-    add_products(kBatch, shape.value_pad(), kBlock, scores, kBlock, 1, scratch.values, sums);
+    add_products(kBatch, shape.value_pad(), kBlock, scores, kBlock, 1, values.rows, values.stride, sums);
   }
 
   // Makes the rows of queries that see one of these keys NaN.
@@ -123,7 +126,7 @@ struct Forward {
     const int64_t padded_count = (count + kBatch - 1) / kBatch * kBatch;
     const int64_t key_pad = shape.key_pad(), value_pad = shape.value_pad();
     const bool checks_values = !(plan.problem.flags & KEYSIFT_FINITE_VALUES);
-    const bool few_queries = segment.queries <= kFewQueries;  // not count: results must not depend on the chunks
+    few_queries = segment.queries <= kFewQueries;  // not count: results must not depend on the chunks
     pack_queries(shape, plan, tile, segment, h, first, count, padded_count, scratch.q);
     memset(scratch.sum, 0, static_cast<size_t>(padded_count * value_pad) * 4);
 
@@ -137,10 +140,11 @@ struct Forward {
       const int key_count = keys_in_block(segment, block_key);
       const KeySpan needed{static_cast<int>(larger<int64_t>(0, from - block_key)),
                            static_cast<int>(smaller<int64_t>(key_count, to - block_key))};
-      bool keys_packed = false;
-      uint64_t non_finite = 0;
+      bool keys_packed = false, measured = false;
       packed_values = 0;
-      finite = false;
+      values.rows = scratch.values;
+      values.stride = value_pad;
+      values.non_finite = 0;
       // Skip queries before the block's first key, and queries whose window ends before the block.
       int64_t i = clamp<int64_t>(block_key - at, 0, padded_count) / kBatch * kBatch;
       const int64_t end = clamp<int64_t>(block_key + kBlock - 1 - at + tile.span, 0, count);
@@ -150,17 +154,23 @@ struct Forward {
         if (!keys_packed) {
           pack_keys(shape, plan, tile, segment, kv, block_key, needed, scratch.staging, scratch.keys);
           keys_packed = true;
-          // The buffer is not in use yet: values are packed below.
-          if (checks_values) non_finite = non_finite_values(shape, plan.problem, segment, kv, block_key, needed, scratch.values);
+          if (checks_values && few_queries) {
+            // The buffer is not in use yet: values are packed when a key is accepted.
+            values.non_finite = non_finite_values(shape, plan.problem, segment, kv, block_key, needed, scratch.values);
+          }
         }
-        if (non_finite != 0) mark_rows(placement, non_finite, scratch.sum + i * value_pad);
+        if (!few_queries && !measured && checks_values) {
+          measure_values(shape, plan.problem, segment, kv, block_key, key_count, scratch.values, &values);
+          measured = true;
+        }
+        if (checks_values && values.non_finite != 0) mark_rows(placement, values.non_finite, scratch.sum + i * value_pad);
         const int n = accept_pairs(shape, tile, placement, scratch.q + i * key_pad, scratch.keys, scores, accepted);
         if (n == 0) continue;
-        if (!few_queries && packed_values == 0) {
-          finite = pack_values(shape, plan, segment, kv, block_key, key_count, scratch.values);
-          packed_values = ~uint64_t{0};
+        if (!few_queries && !measured) {
+          measure_values(shape, plan.problem, segment, kv, block_key, key_count, scratch.values, &values);
+          measured = true;
         }
-        if (n >= kDenseForward * placement.queries && finite) {
+        if (n >= kDenseForward * placement.queries && !few_queries && values.non_finite == 0) {
           add_dense(placement, accepted, scores, scratch.sum + i * value_pad);
         } else {
           add_pairs(placement, accepted, scores, scratch.sum + i * value_pad);
@@ -171,20 +181,35 @@ struct Forward {
   }
 
   void finish(int64_t first, int64_t count) {
+    for (int64_t from = 0; from < count; from += kBatch) finish_batch(first, from, static_cast<int>(smaller<int64_t>(kBatch, count - from)));
+  }
+
+  // TanhNorm and, for tiles, the gate of a batch of rows.
+  void finish_batch(int64_t first, int64_t from, int n) {
     const keysift_problem& p = plan.problem;
-    for (int64_t i = 0; i < count; ++i) {
-      float* row = scratch.sum + i * shape.value_pad();
-      const double length = row_length(row, shape.value_pad());
-      const int64_t query = segment.query + first + i;
+    const int64_t pad = shape.value_pad();
+    double lengths[kBatch] = {};
+    float rounded[kBatch], tanhs[kBatch];
+    for (int i = 0; i < n; ++i) lengths[i] = row_square(scratch.sum + (from + i) * pad, pad);
+    for (int i = 0; i < kBatch; ++i) {
+      lengths[i] = sqrt(lengths[i]);
+      rounded[i] = static_cast<float>(lengths[i]);
+    }
+    for (int i = 0; i < kBatch; i += kLanes) store(tanhs + i, tanh_of(load(rounded + i)));
+    const bool has_norm = !(p.flags & KEYSIFT_NO_TANH);
+    double shrink[kBatch];
+    for (int i = 0; i < kBatch; ++i) shrink[i] = has_norm && lengths[i] > 0 ? static_cast<double>(tanhs[i]) / lengths[i] : 1.0;
+    const Factors factors(shrink, [](double x) { return x; });
+    for (int i = 0; i < n; ++i) {
+      float* row = scratch.sum + (from + i) * pad;
+      const int64_t query = segment.query + first + from + i;
       const int64_t at = (segment.row * p.tiles + h) * p.queries + query;
-      if (plan.norm) plan.norm[at] = static_cast<float>(length);
+      if (plan.norm) plan.norm[at] = rounded[i];
       if (plan.h) memcpy(plan.h + at * shape.value(), row, static_cast<size_t>(shape.value()) * 4);
-      const bool normalises = !(p.flags & KEYSIFT_NO_TANH) && length > 0;
-      const Factor factor(normalises ? static_cast<double>(tanhf(static_cast<float>(length))) / length : 1.0);
       if (plan.gate.scale) {
-        gate_row(shape, plan, segment.row, h, query, factor, scratch.values, row);
-      } else if (normalises) {
-        scale_row(row, factor, shape.value_pad());
+        gate_row(shape, plan, segment.row, h, query, factors.at(i), scratch.values, row);
+      } else if (has_norm) {
+        scale_row(row, factors.at(i), pad);
       }
       write_row(row, p.dtype, shape.value(), const_cast<char*>(row_of(plan.u, p.dtype, segment.row, h, query)));
     }

@@ -74,11 +74,28 @@ KEYSIFT_INLINE vi lane_numbers() {
 
 KEYSIFT_INLINE vf to_float(vi x) { return __builtin_convertvector(x, vf); }
 
+constexpr int kFactors = 16;  // rows of a batch
+
 // A factor as the sum of two floats. Rounding a factor to fp32 would shift every element of a row, and every score, in the
 // same direction; the rounding errors of the elements themselves average out.
 struct Factor {
   float high, low;
+  KEYSIFT_INLINE Factor(float high_, float low_) : high(high_), low(low_) {}
   KEYSIFT_INLINE explicit Factor(double x) : high(static_cast<float>(x)), low(static_cast<float>(x - static_cast<double>(high))) {}
+};
+
+// Factors of a batch of rows, computed together so that the compiler vectorises divisions and roots.
+struct Factors {
+  float high[kFactors], low[kFactors];
+  template <class Of>
+  KEYSIFT_INLINE Factors(const double (&x)[kFactors], Of of) {
+    for (int i = 0; i < kFactors; ++i) {
+      const double factor = of(x[i]);
+      high[i] = static_cast<float>(factor);
+      low[i] = static_cast<float>(factor - static_cast<double>(high[i]));
+    }
+  }
+  KEYSIFT_INLINE Factor at(int64_t i) const { return Factor(high[i], low[i]); }
 };
 
 // x * (high + low), rounded once.
@@ -176,6 +193,17 @@ KEYSIFT_INLINE float sum(vf x) {
   x = fold<Distance>(x, x);
   if constexpr (Distance > 1) return sum<Distance / 2>(x);
   return x[0];
+}
+
+// The upper half of the lanes is added to the lower half until two are left.
+KEYSIFT_INLINE double sum(vd x) {
+#if defined(__AVX512F__)
+  x += __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3);
+  x += __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5);
+#elif defined(__AVX2__)
+  x += __builtin_shufflevector(x, x, 2, 3, 0, 1);
+#endif
+  return x[0] + x[1];
 }
 
 #undef KEYSIFT_PARTNER

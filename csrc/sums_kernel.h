@@ -76,7 +76,7 @@ inline __attribute__((noinline)) void products(const float* rows, int64_t stride
 
 inline __attribute__((noinline)) void add_all(int64_t rows, int64_t width, int64_t count, const float* weight, int64_t row_step,
                                               int64_t step, const float* from, float* to) {
-  add_products(rows, width, count, weight, row_step, step, from, to);
+  add_products(rows, width, count, weight, row_step, step, from, width, to);
 }
 
 // Rows [first, first + count) of a tensor times a factor, padded with zeros, and rows of zeros up to `padded_count`.
