@@ -5,6 +5,7 @@
 #include <random>
 #include <vector>
 
+#include "decode.h"
 #include "sums.h"
 #include "thresholds.h"
 #include "tile.h"
@@ -162,6 +163,111 @@ void run_thresholds(int64_t rows, int64_t keys, float order, bool learned) {
   expect(keysift_threshold_differentiate(&problem, numbers, gradients, order_gradients), "gradients of thresholds");
 }
 
+// Weights of the given number of elements, in a vector of exactly that size.
+const void* weights(std::vector<std::vector<unsigned char>>* kept, int64_t count, int32_t dtype, std::mt19937* random) {
+  Buffer buffer(1, 1, 1, count, dtype);
+  fill(&buffer, dtype, random, 0.0f);
+  kept->push_back(std::move(buffer.bytes));
+  return kept->back().data();
+}
+
+struct DecodeCase {
+  int64_t batch, heads, kv_heads, key_width, value_width, width;
+  int32_t dtype, attention;
+  bool options;
+  int64_t steps, threads;
+};
+
+// Tokens decoded from an empty cache. The rings of screening are shorter than the text.
+void run_decode(const DecodeCase& c) {
+  std::mt19937 random(7);
+  std::vector<std::vector<unsigned char>> kept;
+  kept.reserve(64);
+  const auto matrix = [&](int64_t rows, int64_t columns) { return weights(&kept, rows * columns, c.dtype, &random); };
+  const int64_t vocabulary = 21, hidden = c.options ? 13 : 0, queries = c.heads * c.key_width, outputs = c.heads * c.value_width;
+  const std::vector<float> window(static_cast<size_t>(c.heads), 9.5f), acceptance(static_cast<size_t>(c.heads), 0.95f);
+  const std::vector<double> frequencies(static_cast<size_t>(c.key_width / 2), 0.1);
+  keysift_decode_layer layer{};
+  layer.heads = c.heads;
+  layer.kv_heads = c.kv_heads;
+  layer.key_width = c.key_width;
+  layer.value_width = c.value_width;
+  layer.hidden_width = hidden;
+  layer.layer_window = c.options ? 7 : 0;
+  layer.attention = c.attention;
+  layer.q = matrix(queries, c.width);
+  layer.k = matrix(c.kv_heads * c.key_width, c.width);
+  layer.v = matrix(c.kv_heads * c.value_width, c.width);
+  layer.o = matrix(c.width, outputs);
+  layer.norm_eps = layer.q_eps = layer.k_eps = 1e-5;
+  layer.position_divisor = layer.attention_factor = 1;
+  layer.w_th = 256;
+  layer.window = layer.effective_window = window.data();
+  layer.acceptance = acceptance.data();
+  if (c.options) {
+    layer.norm_gain = matrix(1, c.width);
+    layer.gate = matrix(outputs, c.width);
+    layer.q_bias = matrix(1, queries);
+    layer.k_bias = matrix(1, c.kv_heads * c.key_width);
+    layer.v_bias = matrix(1, c.kv_heads * c.value_width);
+    layer.o_bias = matrix(1, c.width);
+    layer.q_gain = matrix(1, c.key_width);
+    layer.k_gain = matrix(1, c.key_width);
+    if (c.key_width % 2 == 0) layer.frequencies = frequencies.data();
+    layer.head_scale = acceptance.data();
+    layer.hidden_gain = matrix(1, c.width);
+    layer.hidden_gate = matrix(hidden, c.width);
+    layer.hidden_up = matrix(hidden, c.width);
+    layer.hidden_down = matrix(c.width, hidden);
+  }
+  const void* table = matrix(vocabulary, c.width);
+  const keysift_decode_source source{window.data(), acceptance.data(), 0};
+  const keysift_decode_model model{c.width, vocabulary, 1, &layer, c.dtype, c.options ? 0 : 1, table, table, nullptr, c.options ? 1e-5 : 0.0,
+                                   1.0, 2.0, &source, 1};
+  std::vector<int64_t> ring;
+  int64_t slots = 0, blocks = 0;
+  for (int64_t g = 0; g < c.kv_heads; ++g) {
+    const int64_t capacity = c.attention == KEYSIFT_SCREENING ? 10 + g : c.steps;
+    ring.insert(ring.end(), {slots, capacity});
+    slots += capacity;
+    blocks += (capacity + KEYSIFT_PREPARED_KEYS - 1) / KEYSIFT_PREPARED_KEYS;
+  }
+  Buffer k(c.batch, 1, slots, c.key_width, c.dtype), v(c.batch, 1, slots, c.value_width, c.dtype);
+  std::vector<float> prepared(static_cast<size_t>(c.batch * blocks * (c.key_width + 1) * KEYSIFT_PREPARED_KEYS));
+  std::vector<int64_t> counts(static_cast<size_t>(c.batch), 0), tokens(counts), lengths(counts), positions(counts);
+  keysift_decode_cache cache{k.bytes.data(), v.bytes.data(), ring.data(), slots, prepared.data(), blocks, counts.data(), 1};
+  Buffer logits(1, 1, c.batch, vocabulary, c.dtype);
+  for (int64_t t = 0; t < c.steps; ++t) {
+    for (size_t b = 0; b < tokens.size(); ++b) {
+      tokens[b] = (t + static_cast<int64_t>(b)) % vocabulary;
+      lengths[b] = t;
+      positions[b] = 1000000 + t;
+    }
+    expect(keysift_decode(&model, &cache, c.batch, tokens.data(), lengths.data(), positions.data(), c.threads, logits.bytes.data()),
+           "decode");
+  }
+  if (cache.finite != 1) expect(KEYSIFT_BAD_ARGUMENT, "decode stored a value that is not finite");
+}
+
+int run_decodes() {
+  int count = 0;
+  for (int32_t dtype : {KEYSIFT_F32, KEYSIFT_BF16, KEYSIFT_F16}) {
+    for (bool options : {false, true}) {
+      for (int64_t threads : {1, 3}) {
+        for (int64_t batch : {1, 2, 7}) {
+          run_decode({batch, 3, 3, 16, 64, 64, dtype, KEYSIFT_SCREENING, options, 40, threads});
+          run_decode({batch, 2, 2, 3, 5, 7, dtype, KEYSIFT_SCREENING, options, 40, threads});
+          run_decode({batch, 4, 2, 48, 48, 33, dtype, KEYSIFT_SOFTMAX, options, 20, threads});
+          run_decode({batch, 3, 1, 5, 9, 17, dtype, KEYSIFT_SOFTMAX, options, 20, threads});
+          count += 4;
+        }
+      }
+    }
+  }
+  run_decode({1, 1, 1, 8, 8, 8, KEYSIFT_F32, KEYSIFT_SOFTMAX, false, 1030, 2});
+  return count + 1;
+}
+
 }  // namespace
 
 int main() {
@@ -199,5 +305,6 @@ int main() {
     }
   }
   run({1, 1, 1, 70, 70, 1, 1, KEYSIFT_F32, KEYSIFT_NO_ROTATION | KEYSIFT_NO_TANH, 30.0f, 0.9f, false});
+  count += run_decodes();
   std::printf("%s: %d cases\n", keysift_isa(), count + 1);
 }

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <string>
 
+#include "decode.h"
 #include "sums.h"
 #include "thresholds.h"
 #include "tile.h"
@@ -15,7 +16,11 @@
   S(keysift_gate_gradients, KEYSIFT_GATE_GRADIENTS_FIELDS)      \
   S(keysift_sums_problem, KEYSIFT_SUMS_PROBLEM_FIELDS)          \
   S(keysift_sums_gradients, KEYSIFT_SUMS_GRADIENTS_FIELDS)      \
-  S(keysift_threshold_rows, KEYSIFT_THRESHOLD_ROWS_FIELDS)
+  S(keysift_threshold_rows, KEYSIFT_THRESHOLD_ROWS_FIELDS)      \
+  S(keysift_decode_layer, KEYSIFT_DECODE_LAYER_FIELDS)          \
+  S(keysift_decode_source, KEYSIFT_DECODE_SOURCE_FIELDS)        \
+  S(keysift_decode_model, KEYSIFT_DECODE_MODEL_FIELDS)          \
+  S(keysift_decode_cache, KEYSIFT_DECODE_CACHE_FIELDS)
 
 namespace {
 

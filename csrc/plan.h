@@ -111,11 +111,14 @@ struct ThresholdKernels {
   void (*differentiate)(const float* w, float* dw, int64_t visible, int64_t keys, float order, double* dorder, char* scratch);
 };
 
+struct DecodeKernels;
+
 // Every kernel of one variant.
 struct Kernels {
   ScreeningKernels (*screening)(int64_t key_width, int64_t value_width);
   SumsKernels (*sums)(int32_t kind);
   ThresholdKernels thresholds;
+  const DecodeKernels* decode;
 };
 
 }  // namespace keysift

@@ -32,7 +32,8 @@ enum keysift_status {
   KEYSIFT_BAD_ARGUMENT = 1,
   KEYSIFT_BAD_ISA = 2,   /* KEYSIFT_ISA names an unknown variant, or one this machine cannot run */
   KEYSIFT_NO_MEMORY = 3,
-  KEYSIFT_NO_THREAD = 4  /* the parallel-for given to keysift_set_threads reported a failure */
+  KEYSIFT_NO_THREAD = 4, /* the parallel-for given to keysift_set_threads reported a failure */
+  KEYSIFT_STALE = 5      /* values that were prepared for the call are out of date; see decode.h */
 };
 
 enum keysift_dtype { KEYSIFT_F32 = 0, KEYSIFT_BF16 = 1, KEYSIFT_F16 = 2 };

@@ -1,5 +1,6 @@
 // All kernels of one instruction set. Compiled once per variant, with KEYSIFT_VARIANT naming the namespace.
 #include "gate.h"
+#include "decode_kernel.h"
 #include "screening_backward.h"
 #include "screening_forward.h"
 #include "sums_kernel.h"
@@ -38,7 +39,9 @@ SumsKernels sums_kernels(int32_t kind) {
   return sums_of<KEYSIFT_SOFTPICK>();
 }
 
-extern const Kernels kernels{screening, sums_kernels, {threshold_scratch, threshold_weigh, threshold_differentiate}};
+const DecodeKernels decode{decode_scratch, decode_run};
+
+extern const Kernels kernels{screening, sums_kernels, {threshold_scratch, threshold_weigh, threshold_differentiate}, &decode};
 
 }  // namespace KEYSIFT_VARIANT
 }  // namespace keysift

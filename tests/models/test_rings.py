@@ -1,4 +1,5 @@
-"""Decoding reads the cache in place: the same values as from a copy in text order, and no copy is made."""
+"""Decoding through the modules reads the cache in place: the same values as from a copy in text order, and no copy is
+made. The compiled step has its own tests."""
 
 import ctypes
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from keysift.kernels.attend import force_backend
 from keysift.kernels.cpu import library
 from keysift.models.language_model import LanguageModel
 from keysift.nn import cached_attention as read
+from keysift.nn.decode_step import through_modules
 from tests.machine import needs_kernel
 from tests.models.checks import TINY, perturbed_multiscreen, tokens_for
 from tests.refusals import refuses
@@ -30,7 +32,7 @@ def model() -> LanguageModel:
 def decoded(model: LanguageModel, tokens_BT: Tensor, keep_BT: Tensor | None = None) -> Tensor:
     """Logits of every token, decoded token by token."""
     cache = model.cache(len(tokens_BT))
-    with torch.no_grad():
+    with torch.no_grad(), through_modules():
         steps = [
             model(tokens_BT[:, t : t + 1], keep=None if keep_BT is None else keep_BT[:, t : t + 1], cache=cache)
             for t in range(tokens_BT.shape[1])
@@ -80,7 +82,7 @@ class LargestAllocation(TorchDispatchMode):
 def largest_allocation_of_a_step(model: LanguageModel) -> int:
     cache = model.cache(1)
     tokens = tokens_for(model, 1, LONG + 2)
-    with torch.no_grad():
+    with torch.no_grad(), through_modules():
         for piece in (tokens[:, :LONG], tokens[:, LONG : LONG + 1]):  # the second call grows the rings
             model(piece, cache=cache)
         with LargestAllocation() as allocations:

@@ -106,6 +106,24 @@ class KeysiftModel(KeysiftPreTrainedModel):
         )
         return output if self._wants("return_dict", return_dict) else output.to_tuple()
 
+    def decode(self, input_ids: Tensor | None, attention_mask: Tensor | None, cache: Any) -> Tensor | None:
+        """Logits of one token per row from keysift's compiled step; None where it does not apply."""
+        early_exit = self.config.num_hidden_layers != len(self.keysift.layers)
+        if input_ids is None or not isinstance(cache, WindowCache) or early_exit or self._has_hooks():
+            return None
+        if input_ids.ndim != 2 or input_ids.shape[1] != 1 or torch.compiler.is_compiling():
+            return None
+        keep, _ = keep_and_positions(input_ids, attention_mask, None, None)
+        if keep is not None:
+            return None
+        logits = self.keysift.decode(input_ids, cache=cache.rows(len(input_ids)))
+        if logits is not None:
+            cache.count(1, None)
+        return logits
+
+    def _has_hooks(self) -> bool:
+        return bool(self._forward_hooks or self._forward_pre_hooks or "forward" in self.__dict__)
+
     def _run(
         self, streams: list[Tensor], with_attentions: bool
     ) -> Callable[[nn.Module, Tensor, AttentionContext, LayerCache | None], Tensor]:
@@ -211,6 +229,19 @@ class KeysiftForCausalLM(KeysiftPreTrainedModel, GenerationMixin):  # type: igno
         The logits of padding to the right of a text are those of its last token, so that `generate` continues it.
         `KeysiftModel.forward` describes the other arguments.
         """
+        plain = inputs_embeds is None and labels is None and position_ids is None and isinstance(logits_to_keep, int)
+        wants_more = any(
+            self._wants(name, given)
+            for name, given in (
+                ("output_hidden_states", output_hidden_states),
+                ("output_attentions", output_attentions),
+            )
+        )
+        if plain and not wants_more:
+            logits = self.model.decode(input_ids, attention_mask, past_key_values)
+            if logits is not None:
+                output = CausalLMOutputWithPast(logits=logits, past_key_values=past_key_values)
+                return output if self._wants("return_dict", return_dict) else output.to_tuple()
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,

@@ -1,6 +1,6 @@
 """Generate continuations of a batch of prompts with one cache. Each row has its own settings and result.
 
-Letters: B batch, T tokens, D model width, N vocabulary.
+Letters: B batch, T tokens, N vocabulary.
 """
 
 import time
@@ -174,12 +174,12 @@ class Generation:
     def _run(self) -> Iterator[Piece]:
         model, cache, rows = self._model, self._cache, self.rows
         device = next(model.parameters()).device
-        x_BD = self._read_prompts(device)
+        logits_BN = model.readout(self._read_prompts(device))
         occurs_BN = _occurring(rows, model.config.vocab_size, device)
         sampler = Sampler([row.request.sampling for row in rows])
         active = list(range(len(rows)))
         while True:
-            next_B = sampler.choose(model.readout(x_BD)[:, : self._vocab_size], occurs_BN[:, : self._vocab_size])
+            next_B = sampler.choose(logits_BN[:, : self._vocab_size], occurs_BN[:, : self._vocab_size])
             for number, token in zip(active, next_B.tolist(), strict=True):
                 yield rows[number].take(number, token, self._end_id)
             unfinished = [index for index, number in enumerate(active) if rows[number].stopped is None]
@@ -192,8 +192,9 @@ class Generation:
                 cache.select(index.to(device))
                 occurs_BN = occurs_BN[index.to(device)]
             next_B1 = next_B[:, None].to(device)
-            occurs_BN.scatter_(1, next_B1, True)
-            x_BD = model.hidden(next_B1, cache=cache)[:, -1]
+            if sampler.penalises:
+                occurs_BN.scatter_(1, next_B1, True)
+            logits_BN = model(next_B1, cache=cache)[:, -1]
 
     def _read_prompts(self, device: torch.device) -> Tensor:
         tokens_BT, keep_BT = _left_padded(self.rows, device)

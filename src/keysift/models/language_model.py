@@ -13,9 +13,12 @@ from torch import Tensor, nn
 
 from keysift.core import shapes
 from keysift.core.errors import RangeError, ShapeError, UnsupportedError
+from keysift.kernels.cpu.decode import Ends
 from keysift.kernels.positions import Positions
 from keysift.mechanisms.spec import Promise
 from keysift.nn.cache import AttentionContext, Cache
+from keysift.nn.decode_step import DecodeStep, StepHolder, declines_call
+from keysift.nn.decode_weights import NotDescribed
 from keysift.nn.inference import Inference
 from keysift.nn.layer_cache import LayerCache
 from keysift.nn.rotary import RotaryEmbedding
@@ -55,8 +58,72 @@ class LanguageModel(nn.Module, ABC):
         return logits_BTN
 
     def forward(self, tokens: Tensor, **options: Unpack[Options]) -> Tensor:
-        """Logits B T N for int64 tokens B T. Takes the options of `hidden`."""
-        return self.readout(self.hidden(tokens, **options))
+        """Logits B T N for int64 tokens B T. Takes the options of `hidden`.
+
+        One token per row with a cache runs through the compiled step where it applies (`explain_decode`).
+        """
+        logits_B1N = self.decode(tokens, **options)
+        return self.readout(self.hidden(tokens, **options)) if logits_B1N is None else logits_B1N
+
+    def decode(self, tokens: Tensor, **options: Unpack[Options]) -> Tensor | None:
+        """Logits B 1 N of one token per row from the compiled step; None where it does not apply: nothing was done."""
+        for _ in range(2):
+            step = self._find_step(tokens, **options)
+            if isinstance(step, str):
+                break
+            cache = options["cache"]
+            assert cache is not None
+            logits_B1N = step.run([row[0] for row in tokens.tolist()], cache)
+            if logits_B1N is not None:
+                return logits_B1N
+            # A parameter changed from which values were prepared: prepare them again.
+            self._step_holder().step = None
+        return None
+
+    def _step_holder(self) -> StepHolder:
+        holder: StepHolder = self.__dict__.setdefault("_steps", StepHolder())
+        return holder
+
+    def explain_decode(self, tokens: Tensor, **options: Unpack[Options]) -> str:
+        """The path of a call of `forward`: "compiled", or "modules" with the reason. Computes nothing."""
+        step = self._find_step(tokens, **options)
+        return f"modules: {step}" if isinstance(step, str) else "compiled"
+
+    def decode_ends(self, sources: list[Tensor]) -> Ends:
+        """Embedding and readout for the compiled step. Raises NotDescribed if they have other parts.
+
+        Parameters from which values are computed are appended to `sources`.
+        """
+        raise NotDescribed(f"a {type(self).__name__} does not describe its embedding and readout")
+
+    def _find_step(
+        self,
+        tokens: Tensor,
+        *,
+        positions: Positions | None = None,
+        keep: Tensor | None = None,
+        cache: Cache | None = None,
+        inference: Inference | None = None,
+    ) -> DecodeStep | str:
+        """The compiled step for these arguments, or the reason why it does not apply."""
+        reason = declines_call(tokens, cache)
+        if reason is not None:
+            return reason
+        assert cache is not None
+        if positions is not None or keep is not None or inference not in (None, cache.inference):
+            return "it takes no positions, padding or inference options"
+        step = self._step_holder().prepare(self._make_step, cache.inference)
+        if isinstance(step, str):
+            return step
+        if torch.is_grad_enabled() and step.state.requires_grad():
+            return "gradients are recorded"
+        size = self.config.vocab_size
+        if step.decoder.vocabulary != size or any(not 0 <= row[0] < size for row in tokens.tolist()):
+            return "a token is out of range"
+        return step.declines(cache) or step
+
+    def _make_step(self, inference: Inference) -> DecodeStep:
+        return DecodeStep(self, self.layers, self.decode_ends, inference)
 
     def hidden(
         self,

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from keysift.core.config import config
 from keysift.core.errors import ConfigError
+from keysift.kernels.cpu.decode import Ends
 from keysift.mechanisms.screening import (
     ACCEPTANCE,
     SCREENING,
@@ -29,6 +30,7 @@ from keysift.mechanisms.screening import (
 from keysift.mechanisms.spec import Constant, Mechanism, Site, identity
 from keysift.models.architecture import PAPER_ACCEPTANCE_START, MultiscreenArch
 from keysift.models.language_model import LanguageModel
+from keysift.nn.decode_weights import NotDescribed
 from keysift.nn.embedding import TiedHead, UnitEmbedding, find_table, table_rows, unit_rows
 from keysift.nn.rotary import NoRotation, RotaryEmbedding
 from keysift.nn.tile import Gate, Layer, NoGate, Tiles
@@ -103,6 +105,23 @@ class Multiscreen(LanguageModel):
 
     def final_hidden(self, x_BTD: Tensor) -> Tensor:
         return self._unit_embedding().scale_outputs(x_BTD)
+
+    def decode_ends(self, sources: list[Tensor]) -> Ends:
+        if (
+            type(self) is not Multiscreen
+            or type(self.embedding) is not UnitEmbedding
+            or type(self.lm_head) is not TiedHead
+        ):
+            raise NotDescribed("the embedding or the readout is wrapped or replaced")
+        table = self.embedding
+        sources += [table.s_E, table.s_F]
+        return Ends(
+            embedding=table.weight,
+            head=table.weight,
+            unit_rows=True,
+            in_scale=math.exp(table.s_E),
+            out_scale=math.exp(table.s_F),
+        )
 
     def _output_rows(self) -> Tensor:
         return unit_rows(table_rows(self.embedding))

@@ -6,6 +6,7 @@ of 1e-40, a top_p of 1e-300) keep their exact meaning.
 Letters: B batch, N vocabulary.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -32,6 +33,10 @@ class Sampler:
         self.top_p = column([row.top_p for row in self._rows])
         self.min_p = column([row.min_p for row in self._rows])
         self.top_k = [row.top_k for row in self._rows]
+        # Which steps any row needs, decided here: each would cost a tenth of a small model's token.
+        self.penalises = any(row.repetition_penalty != 1 for row in self._rows)
+        self._greedy = all(row.temperature == 0 for row in self._rows)
+        self._filters = any(row.top_k is not None or row.top_p < 1 or row.min_p > 0 for row in self._rows)
 
     def select(self, rows: list[int]) -> None:
         """Keep these rows, in this order."""
@@ -40,15 +45,18 @@ class Sampler:
         self._columns()
 
     def choose(self, logits_BN: Tensor, occurs_BN: Tensor) -> Tensor:
-        """One token per row, B. `occurs_BN` marks the tokens that already occur in a row."""
-        logits_BN = penalised(logits_BN.cpu().double(), occurs_BN.cpu(), self.penalty)
+        """One token per row, B. `occurs_BN` marks the tokens that already occur in a row, where a row is penalised."""
+        logits_BN = logits_BN.cpu().double()
+        if self.penalises:
+            logits_BN = penalised(logits_BN, occurs_BN.cpu(), self.penalty)
         top_B1, best_B1 = logits_BN.max(-1, keepdim=True)
-        if not bool(top_B1.isfinite().all()):
+        if not all(math.isfinite(top) for (top,) in top_B1.tolist()):
             raise RangeError("the model's logits are not finite, so no token can be chosen; are its weights damaged?")
-        if bool((self.temperature == 0).all()):
+        if self._greedy:
             return best_B1[:, 0]
         heat_B1 = torch.where(self.temperature == 0, 1.0, self.temperature)
-        chances_BN = self.filtered((logits_BN - top_B1) / heat_B1).softmax(-1)
+        logits_BN = (logits_BN - top_B1) / heat_B1
+        chances_BN = (self.filtered(logits_BN) if self._filters else logits_BN).softmax(-1)
         # A greedy row uses no random numbers.
         tokens = [
             best if settings.temperature == 0 else torch.multinomial(row, 1, generator=own)

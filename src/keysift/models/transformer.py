@@ -16,12 +16,14 @@ from torch import Tensor, nn
 
 from keysift.core.config import config
 from keysift.core.errors import ConfigError
+from keysift.kernels.cpu.decode import Ends
 from keysift.mechanisms import find
 from keysift.mechanisms.spec import Site
 from keysift.models.architecture import TransformerArch
 from keysift.models.language_model import LanguageModel
 from keysift.nn.attention import Attention
 from keysift.nn.block import Block, SwiGLU
+from keysift.nn.decode_weights import NotDescribed, linear, norm
 from keysift.nn.embedding import TiedHead, table_rows
 from keysift.nn.projection import fill_normal, projection
 
@@ -73,6 +75,17 @@ class Transformer(LanguageModel):
     def final_hidden(self, x_BTD: Tensor) -> Tensor:
         normalised_BTD: Tensor = self.norm(x_BTD)
         return normalised_BTD
+
+    def decode_ends(self, sources: list[Tensor]) -> Ends:
+        if type(self) is not Transformer or type(self.embedding) is not nn.Embedding:
+            raise NotDescribed("the embedding is wrapped or replaced")
+        table = self.embedding.weight
+        if type(self.lm_head) is TiedHead:
+            return Ends(embedding=table, head=table, norm=norm(self.norm))
+        readout = linear(self.lm_head)
+        if readout.bias is not None:
+            raise NotDescribed("the readout has a bias")
+        return Ends(embedding=table, head=readout.weight, norm=norm(self.norm))
 
     def _output_rows(self) -> Tensor:
         return table_rows(self.embedding)

@@ -41,6 +41,8 @@ class Cache:
         self.start = start
         self.inference = inference
         self.lengths = [0] * batch
+        # C structures of the compiled step, which point into the layers.
+        self.bound: Any = None
         # The longest length of each row so far: cropping a row does not restore entries that a ring has overwritten.
         self._longest = [0] * batch
 
@@ -75,6 +77,11 @@ class Cache:
         """Add the tokens of a finished call to the row lengths."""
         assert context.update is not None
         self.lengths = context.update.after
+        self._longest = [max(pair) for pair in zip(self._longest, self.lengths, strict=True)]
+
+    def advance_by_one(self) -> None:
+        """Add one token to every row, stored by the compiled step."""
+        self.lengths = [length + 1 for length in self.lengths]
         self._longest = [max(pair) for pair in zip(self._longest, self.lengths, strict=True)]
 
     def select(self, rows: Tensor) -> None:

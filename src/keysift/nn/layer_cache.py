@@ -5,7 +5,10 @@ that doubles when it is full. Entry i of a head (its i-th token) is stored in sl
 windows never pay for the longest window. Entries are read in text order. A short ring returns newer entries for
 positions it has overwritten; its window gives them weight zero. Dropped writes go to one spare slot at the end.
 
-Letters: B batch, G key heads, T new tokens, S keys in view, X channels.
+For screening, the compiled decode step also keeps a prepared copy of the keys (`prepared`), in the same slots. It
+prepares missing keys itself, so other writers only lower the count of prepared tokens.
+
+Letters: B batch, G key heads, T new tokens, S keys in view, X channels, K key width.
 """
 
 import math
@@ -15,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from keysift.kernels.cpu.decode import PREPARED_KEYS, Decoder, PreparedKeys
 from keysift.kernels.masked_values import all_finite
 from keysift.kernels.ring_buffers import RingBuffers
 
@@ -55,12 +59,14 @@ class LayerCache:
         self.entries: dict[str, Tensor] = {}
         self.allocated = 0
         self.finite = True  # whether all entries so far are known to be finite
+        self.prepared: PreparedKeys | None = None
         self._lay_out(torch.device("cpu"))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all stored entries."""
-        return sum(tensor.nbytes for tensor in self.entries.values())
+        """Bytes of all stored entries, prepared keys included."""
+        prepared = 0 if self.prepared is None else self.prepared.nbytes
+        return sum(tensor.nbytes for tensor in self.entries.values()) + prepared
 
     def has_dtype(self, dtype: torch.dtype) -> bool:
         """Whether entries are stored in this dtype. The first entries determine it; an empty cache takes any."""
@@ -93,6 +99,19 @@ class LayerCache:
         self._step(new, update)
         keys, first, count = self._in_view(update.after)
         return RingBuffers(self.entries["k"], self.entries["v"], self.ring_G2, first, keys), count
+
+    def reserve(self, end: int, like: Mapping[str, Tensor]) -> None:
+        """Make room for `end` entries per row of the widths and dtype of these tensors (B G T X)."""
+        self._grow(end, like)
+
+    def prepare_keys(self, decoder: Decoder) -> PreparedKeys:
+        """Room for the prepared keys of this decoder. Allocated anew, with none prepared, if there is none for it."""
+        if self.prepared is None or self.prepared.decoder is not decoder:
+            count = sum(-(-capacity // PREPARED_KEYS) for capacity in self.capacity)
+            rows = self.entries["k"].shape[2] + 1
+            blocks = torch.zeros(self.batch, count, rows, PREPARED_KEYS)
+            self.prepared = PreparedKeys(blocks, torch.zeros(self.batch, dtype=torch.int64), decoder)
+        return self.prepared
 
     def _step(self, new: Mapping[str, Tensor], update: CacheUpdate) -> None:
         # A single token overwrites only the entry that has just left its window.
@@ -159,6 +178,9 @@ class LayerCache:
         return CachedEntries(entries, first, count)
 
     def _put(self, new: Mapping[str, Tensor], update: CacheUpdate) -> None:
+        if self.prepared is not None:
+            tokens_B = self.prepared.tokens
+            torch.minimum(tokens_B, torch.tensor(update.before), out=tokens_B)
         device, tokens = self.offset_G.device, next(iter(new.values())).shape[2]
         if update.even:
             end = update.after[0] if update.after else 0
@@ -196,6 +218,7 @@ class LayerCache:
             self._lay_out(some.device)
         if end <= self.allocated or self.at_limit:
             return
+        self.prepared = None
         old_capacity, old_offset = self.capacity_G, self.offset_G
         self.allocated = max(_FIRST_ALLOCATION, end, 2 * self.allocated)
         self._lay_out(some.device)
@@ -231,3 +254,6 @@ class LayerCache:
         """Keep these rows, in this order."""
         self.batch = len(rows)
         self.entries = {name: tensor.index_select(0, rows.to(tensor.device)) for name, tensor in self.entries.items()}
+        if self.prepared is not None:
+            blocks, tokens = (x.index_select(0, rows.cpu()) for x in (self.prepared.blocks, self.prepared.tokens))
+            self.prepared = PreparedKeys(blocks, tokens, self.prepared.decoder)

@@ -112,11 +112,15 @@ class MechanismScalars(nn.Module):
             raw_before, options, values = self._cached
             if options == (dtype, inference) and all(map(torch.equal, raw_before, raw)):
                 return values
-        values = align_scalars(
-            self.mechanism, self.linked(inference), self.site, self.sizes, dtype=dtype, device=torch.device("cpu")
-        )
+        values = self.aligned(inference, dtype)
         self._cached = ([x.clone() for x in raw], (dtype, inference), values)
         return values
+
+    def aligned(self, inference: Inference, dtype: torch.dtype = torch.float32) -> AlignedScalars:
+        """Values of all scalars that do not depend on the input, checked and aligned, on the CPU."""
+        return align_scalars(
+            self.mechanism, self.linked(inference), self.site, self.sizes, dtype=dtype, device=torch.device("cpu")
+        )
 
     @property
     def has_learned_window(self) -> bool:

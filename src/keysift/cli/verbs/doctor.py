@@ -36,6 +36,11 @@ def run(args: Args) -> None:
     console.print(f"vector instructions: {machine['cpu_capability']}", soft_wrap=True)
     console.print(f"accelerator: {machine['accelerator'] or 'none, using the CPU'}", soft_wrap=True)
     console.print(f"C++ compiler: {machine['compiler'] or 'none found'}\n", soft_wrap=True)
+    decode = report["decode_step"]
+    state = ("usable", "green") if decode["usable"] else ("not usable", "red")
+    reason = "" if decode["usable"] else f": {decode['reason']}"
+    about = "one call per generated token, for softmax and screening models on the CPU, up to 8 texts at a time"
+    console.print(styled("compiled decode step: ", state, f"{reason}\n    {about}"), soft_wrap=True)
     for backend in report["backends"]:
         state = ("usable", "green") if backend["usable"] else ("not usable", "red")
         reason = "" if backend["usable"] else f": {backend['reason']}"
@@ -47,6 +52,7 @@ def examine() -> dict[str, Any]:
     import torch
 
     from keysift.kernels.attend import BACKENDS
+    from keysift.kernels.cpu import library
 
     machine = threads.examine()
     accelerator = torch.accelerator.current_accelerator()
@@ -67,6 +73,10 @@ def examine() -> dict[str, Any]:
             "load": round(machine.load, 2),
             "torch_threads": torch.get_num_threads(),
             "waiting": os.environ.get("OMP_WAIT_POLICY", "not set, so threads spin"),
+        },
+        "decode_step": {
+            "usable": library.unavailable() is None,
+            "reason": None if (reason := library.unavailable()) is None else str(reason),
         },
         "backends": [
             {"name": b.name, "about": b.about, "usable": reasons[b.name] is None, "reason": reasons[b.name]}

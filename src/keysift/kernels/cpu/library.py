@@ -1,4 +1,4 @@
-"""The compiled library: finding it, loading it, and the C structures of csrc/{screening,tile,sums,thresholds}.h.
+"""The compiled library: finding it, loading it, and the C structures of csrc/{screening,tile,sums,thresholds,decode}.h.
 
 The library is loaded on first use. It runs on torch's thread pool, so the two never compete for cores.
 """
@@ -18,6 +18,7 @@ from keysift.kernels.backend import Code, Unavailable
 LIBRARY = Path(__file__).parents[2] / "native" / "libkeysift_cpu.so"
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 NO_ROTATION, NO_TANH, FINITE_VALUES = 1, 2, 4
+OK, STALE = 0, 5
 ISA_NOT_HERE, ISA_UNKNOWN = 1, 2
 
 
@@ -110,6 +111,60 @@ class ThresholdRows(ctypes.Structure):
     ]
 
 
+class DecodeLayer(ctypes.Structure):
+    """keysift_decode_layer of csrc/decode.h."""
+
+    _fields_ = [
+        *((n, ctypes.c_int64) for n in ("heads", "kv_heads", "key_width", "value_width")),
+        *((n, ctypes.c_int64) for n in ("hidden_width", "layer_window")),
+        ("attention", ctypes.c_int32),
+        ("flags", ctypes.c_uint32),
+        *((name, ctypes.c_void_p) for name in ("norm_gain", "q", "k", "v", "o", "gate")),
+        *((name, ctypes.c_void_p) for name in ("q_bias", "k_bias", "v_bias", "o_bias", "q_gain", "k_gain")),
+        ("frequencies", ctypes.c_void_p),
+        ("position_divisor", ctypes.c_double),
+        ("attention_factor", ctypes.c_double),
+        *((name, ctypes.c_void_p) for name in ("window", "effective_window", "acceptance", "head_scale")),
+        *((name, ctypes.c_void_p) for name in ("hidden_gain", "hidden_gate", "hidden_up", "hidden_down")),
+        *((name, ctypes.c_double) for name in ("norm_eps", "q_eps", "k_eps")),
+        ("w_th", ctypes.c_float),
+    ]
+
+
+class DecodeSource(ctypes.Structure):
+    """keysift_decode_source of csrc/decode.h."""
+
+    _fields_ = [("memory", ctypes.c_void_p), ("copy", ctypes.c_void_p), ("bytes", ctypes.c_int64)]
+
+
+class DecodeModel(ctypes.Structure):
+    """keysift_decode_model of csrc/decode.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("width", "vocabulary", "layer_count")),
+        ("layers", ctypes.c_void_p),
+        ("dtype", ctypes.c_int32),
+        ("unit_rows", ctypes.c_int32),
+        *((name, ctypes.c_void_p) for name in ("embedding", "head", "final_gain")),
+        *((name, ctypes.c_double) for name in ("final_eps", "in_scale", "out_scale")),
+        ("sources", ctypes.c_void_p),
+        ("source_count", ctypes.c_int64),
+    ]
+
+
+class DecodeCache(ctypes.Structure):
+    """keysift_decode_cache of csrc/decode.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("k", "v", "ring")),
+        ("slots", ctypes.c_int64),
+        ("prepared", ctypes.c_void_p),
+        ("blocks", ctypes.c_int64),
+        ("prepared_tokens", ctypes.c_void_p),
+        ("finite", ctypes.c_int64),
+    ]
+
+
 STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "keysift_view": View,
     "keysift_segment": Segment,
@@ -120,6 +175,10 @@ STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "keysift_sums_problem": SumsProblem,
     "keysift_sums_gradients": SumsGradients,
     "keysift_threshold_rows": ThresholdRows,
+    "keysift_decode_layer": DecodeLayer,
+    "keysift_decode_source": DecodeSource,
+    "keysift_decode_model": DecodeModel,
+    "keysift_decode_cache": DecodeCache,
 }
 FUNCTIONS = {
     "keysift_layout": ctypes.c_char_p,
@@ -136,6 +195,7 @@ FUNCTIONS = {
     "keysift_sums_backward": ctypes.c_int,
     "keysift_threshold_weigh": ctypes.c_int,
     "keysift_threshold_differentiate": ctypes.c_int,
+    "keysift_decode": ctypes.c_int,
 }
 
 

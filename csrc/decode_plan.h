@@ -1,0 +1,59 @@
+// State of one call of decode.h, shared by its threads. Plain data only: code compiled for different instruction sets shares it.
+#pragma once
+
+#include "decode.h"
+#include "plan.h"
+
+namespace keysift {
+
+constexpr int64_t kPad = 16;          // rows of the workspace are padded with zeros to a multiple of this
+constexpr int64_t kPiece = 1024;      // keys of one attention task
+constexpr int64_t kTaskBytes = 1 << 16;  // weights of one task of a matrix product
+
+constexpr int64_t padded_width(int64_t width) { return (width + kPad - 1) / kPad * kPad; }
+
+// Tokens [from, to) of one row and kv head, among `pieces` tasks that share its keys.
+struct AttendTask {
+  int64_t row, head, from, to;
+  int64_t piece, pieces;
+  float* partial;     // (pieces, group, padded value width + kPad): sums, and for softmax the maximum and the denominator
+  int64_t* finished;  // number of finished pieces
+};
+
+struct DecodeLayer {
+  const keysift_decode_layer* weights;
+  keysift_decode_cache* cache;
+  const Tile* tiles;
+  const int64_t* first_block;  // (kv_heads) of prepared keys
+  const float* waves;          // (batch, 2, key_width / 2): cosines and sines of RoPE
+  const AttendTask* tasks;
+  // Rows of each matrix product that one task computes.
+  int64_t project_rows, output_rows, hidden_rows, down_rows;
+};
+
+enum DecodeStep { kEmbed, kProject, kAttend, kOutput, kHidden, kDown, kReadout };
+
+// Steps run one after the other; the tasks of a step run in any order.
+struct DecodePhase {
+  DecodeStep step;
+  int64_t layer, tasks;
+};
+
+struct DecodeCall {
+  const keysift_decode_model* model;
+  const DecodeLayer* layers;
+  int64_t batch;
+  const int64_t *tokens, *lengths, *positions;
+  void* logits;
+  int64_t readout_rows;
+  // Padded rows, one per batch row.
+  float *x, *q, *k, *v, *gate, *mixed, *hidden;
+  int64_t x_stride, q_stride, k_stride, v_stride, gate_stride, mixed_stride, hidden_stride;
+};
+
+struct DecodeKernels {
+  int64_t (*attend_scratch)(const keysift_decode_layer& weights);
+  void (*run)(const DecodeCall& call, const DecodePhase& phase, int64_t task, char* scratch);
+};
+
+}  // namespace keysift
