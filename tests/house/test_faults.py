@@ -14,6 +14,7 @@ GRADIENTS = "tests/mechanisms/test_gradients.py"
 ORACLES = "tests/mechanisms/test_oracles.py"
 ATTEND = "tests/kernels/test_attend.py"
 THRESHOLDS = "tests/kernels/test_thresholds.py"
+DECODE = "tests/models/test_decode.py"
 TILE = "tests/kernels/test_tile_cpu.py"
 FUSED = "tests/nn/test_fused_tiles.py"
 
@@ -242,6 +243,33 @@ FAULTS = [
         "any(has_hooks(tap) for tap in taps)",
         FUSED,
         "tap_reads",
+        kernel=True,
+    ),
+    Fault(
+        "prepared keys kept although other writers replaced them",
+        "nn/layer_cache.py",
+        "torch.minimum(tokens_B, torch.tensor(update.before), out=tokens_B)",
+        "torch.minimum(tokens_B, tokens_B, out=tokens_B)",
+        DECODE,
+        "cropped",
+        kernel=True,
+    ),
+    Fault(
+        "the compiled step bound to the first buffers of a cache",
+        "nn/decode_step.py",
+        "layer_cache.entries is entries",
+        "layer_cache.entries is not None",
+        DECODE,
+        "forward_pass",
+        kernel=True,
+    ),
+    Fault(
+        "replaced parameters not seen by the compiled step",
+        "nn/decode_step.py",
+        "self._read() != self._parameters_then",
+        "False",
+        "tests/models/test_decode_paths.py",
+        "change_parameters",
         kernel=True,
     ),
     Fault(
