@@ -94,6 +94,7 @@ def test_shared_key_heads(name: str) -> None:
 def test_a_hybrid_stack_and_scaled_rope() -> None:
     model = perturbed_transformer(dataclasses.replace(SMALL, mechanism=("screening", "softmax"), qk_norm=True))
     checks.cache_matches_forward(model, UNEVEN, inference=Inference(rope_factor=4.0))
+    checks.cache_matches_forward(model, UNEVEN, inference=Inference(rope_scaling="yarn:factor=4,original=8"))
     checks.cache_matches_forward(model, UNEVEN, inference=SWE)
 
 

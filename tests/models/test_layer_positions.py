@@ -77,6 +77,9 @@ def test_patterns_repeat() -> None:
 def test_refusals() -> None:
     for change, match in (
         ({"window": (1,) * 5}, "window lists 5 layers and depth is 4"),
+        ({"rope_share": 1.5}, r"rope_share must lie in \(0, 1\]"),
+        ({"rope_share": 0.5, "position": "none"}, "no layer has RoPE; leave it out"),
+        ({"position": "p_rope"}, "give a rope_share below 1, or use rope"),
         ({"window": -1}, "window must be at least 1, or 0 for none"),
         ({"position": ()}, "position lists 0 layers and depth is 4"),
     ):

@@ -50,6 +50,7 @@ TRANSFORMER_CHANGES = {
     "position": "none",
     "window": 3,
     "rope_theta": 500.0,
+    "rope_share": 0.5,
     "rope_rates": "linear:factor=2",
     "qk_norm": True,
     "head_width": 6,
@@ -83,7 +84,7 @@ def test_every_config_field_has_an_effect(
 def test_every_inference_option_has_an_effect() -> None:
     model = perturbed_multiscreen(dataclasses.replace(TINY, position="rope"), windows=(2.5, 6.0, 9.3))
     tokens = tokens_for(model, 1, 20)
-    changes = {"expand_windows": 5, "rope_factor": 2.0}
+    changes = {"expand_windows": 5, "rope_factor": 2.0, "rope_scaling": "ntk:factor=9"}
     assert set(changes) == {field.name for field in dataclasses.fields(Inference)}
     for name, value in changes.items():
         changed = model(tokens, inference=Inference(**{name: value}))
@@ -248,6 +249,9 @@ def test_refusals() -> None:
         transformer(torch.zeros(1, 3, dtype=torch.int64), inference=Inference(expand_windows=5))
     with refuses("has no RoPE to scale"):
         model.cache(1, inference=Inference(rope_factor=2.0))
+    scaled = seeded(dataclasses.replace(BASE, rope_rates="linear:factor=2"))
+    with refuses("was trained with the RoPE scaling linear:factor=2, which rope_scaling would replace"):
+        scaled(torch.zeros(1, 3, dtype=torch.int64), inference=Inference(rope_scaling="ntk:factor=2"))
     with refuses("expand_windows is the training length"):
         Inference(expand_windows=0)
     with refuses("rope_factor must be a positive number"):

@@ -42,6 +42,7 @@ TRANSFORMER: dict[str, tuple[str, Any]] = {
     "position": ("rope none", ("rope", "none")),
     "window": ("8 8 8 0", (8, 8, 8, 0)),
     "rope_theta": ("500", 500.0),
+    "rope_share": ("0.5", 0.5),
     "rope_rates": ("linear:factor=2", "linear:factor=2"),
     "qk_norm": ("", True),
     "head_width": ("6", 6),

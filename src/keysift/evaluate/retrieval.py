@@ -31,7 +31,7 @@ Array = npt.NDArray[np.int64]
 
 
 def inference_settings(
-    rope_factors: Iterable[float] = (), *, expand_windows: bool | int = False
+    rope_factors: Iterable[float] = (), *, rope_scalings: Iterable[str] = (), expand_windows: bool | int = False
 ) -> dict[str, Inference]:
     """Settings for running a model beyond its training length, by name. The first is the model as trained."""
     settings = {AS_TRAINED: Inference()}
@@ -40,6 +40,8 @@ def inference_settings(
     for factor in rope_factors:
         if factor != 1:
             settings[rope_setting(factor)] = Inference(rope_factor=factor)
+    for scaling in rope_scalings:
+        settings[f"RoPE {scaling}"] = Inference(rope_scaling=scaling)
     return settings
 
 

@@ -85,12 +85,16 @@ class TransformerArch:
     mechanism: str | tuple[str, ...] = "softmax"
     """A registered mechanism, name+wrapper, or a list with one for each layer."""
     position: PositionKind | tuple[PositionKind, ...] = "rope"
-    """Rotary embedding of queries and keys, or none. A list is a pattern of layers, repeated until the last layer."""
+    """Positions in a layer: rope, p_rope, alibi (a bias by distance) or none. A list is a pattern of layers, repeated
+    until the last layer."""
     window: int | tuple[int, ...] = 0
     """Keys that a query sees, its own included; 0 is every key before it. A list is a pattern of layers, repeated until
     the last layer."""
     rope_theta: float = 10_000.0
     """Base of RoPE's frequencies."""
+    rope_share: float = 1.0
+    """Share of the channels of a head that are rotated: rope rotates the first channels with frequencies of their own
+    (partial RoPE), p_rope the pairs of highest frequency."""
     rope_rates: str = NONE
     """Scaling of RoPE's frequencies: none, linear:factor=4, llama3:..., yarn:... (nn/rope_scaling.py)."""
     qk_norm: bool = False
@@ -147,6 +151,7 @@ class TransformerArch:
             kind=kinds[layer % len(kinds)],
             theta=self.rope_theta,
             scaling=self.rope_rates,
+            share=self.rope_share,
             window=windows[layer % len(windows)] or None,
         )
 
@@ -173,6 +178,13 @@ def _check_positions(arch: TransformerArch) -> None:
                 f"{name} lists {len(pattern)} layers and depth is {arch.depth}; give one value, or a pattern of at "
                 f"most one for each layer, which is repeated"
             )
+    if not 0 < arch.rope_share <= 1:
+        raise ConfigError(f"rope_share must lie in (0, 1], got {arch.rope_share:g}")
+    kinds = set(_pattern(arch.position))
+    if arch.rope_share < 1 and not kinds & {"rope", "p_rope"}:
+        raise ConfigError(f"rope_share is {arch.rope_share:g}, and no layer has RoPE; leave it out")
+    if arch.rope_share == 1 and "p_rope" in kinds:
+        raise ConfigError("p_rope rotates a share of the pairs; give a rope_share below 1, or use rope")
     if any(window < 0 for window in _pattern(arch.window)):
         raise ConfigError(f"window must be at least 1, or 0 for none, got {arch.window}")
 

@@ -21,6 +21,7 @@ from keysift.nn.decode_step import DecodeStep, StepHolder, declines_call
 from keysift.nn.decode_weights import NotDescribed
 from keysift.nn.inference import Inference
 from keysift.nn.layer_cache import LayerCache
+from keysift.nn.rope_scaling import NONE, with_original
 from keysift.nn.rotary import RotaryEmbedding
 from keysift.nn.scalars import MechanismScalars
 
@@ -221,9 +222,20 @@ class LanguageModel(nn.Module, ABC):
                     "this model does not state its training length; set expand_windows to that number"
                 )
             inference = replace(inference, expand_windows=trained)
-        if inference.rope_factor != 1.0 and not any(isinstance(module, RotaryEmbedding) for module in self.modules()):
-            raise UnsupportedError("this model has no RoPE to scale; leave rope_factor at 1.0")
-        return inference
+        if inference.rope_factor == 1.0 and inference.rope_scaling == NONE:
+            return inference
+        rotary = [module for module in self.modules() if isinstance(module, RotaryEmbedding)]
+        if not rotary:
+            raise UnsupportedError("this model has no RoPE to scale; leave rope_factor at 1.0 and rope_scaling at none")
+        if inference.rope_scaling == NONE:
+            return inference
+        if any(module.scaling != NONE for module in rotary):
+            raise UnsupportedError(
+                f"this model was trained with the RoPE scaling {rotary[0].scaling}, which rope_scaling would replace; "
+                f"leave it at none, or use rope_factor"
+            )
+        scaling = with_original(inference.rope_scaling, getattr(self.config, "context", None) or 0)
+        return replace(inference, rope_scaling=scaling)
 
     def check_tokens(self, tokens: Tensor, keep: Tensor | None) -> None:
         """Raise ShapeError or RangeError unless tokens and padding mask are valid inputs of this model."""

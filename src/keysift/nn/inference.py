@@ -2,6 +2,7 @@
 
 from keysift.core.config import config
 from keysift.core.errors import RangeError
+from keysift.nn.rope_scaling import NONE, parse_scaling, with_original
 
 
 @config
@@ -14,6 +15,9 @@ class Inference:
     the model's own."""
     rope_factor: float = 1.0
     """Every position is divided by this factor before RoPE."""
+    rope_scaling: str = NONE
+    """Scaling of RoPE's frequencies: ntk:factor=4, ntk_by_parts:factor=4, yarn:factor=4, ... (nn/rope_scaling.py). The
+    training length, `original`, is by default the model's own."""
 
     def __post_init__(self) -> None:
         if self.expand_windows is not False and not 1 <= self.expand_windows < 2**53:
@@ -23,3 +27,4 @@ class Inference:
             )
         if not 0 < self.rope_factor < float("inf"):
             raise RangeError(f"rope_factor must be a positive number, got {self.rope_factor}; 1.0 changes nothing")
+        parse_scaling(with_original(self.rope_scaling, 1))

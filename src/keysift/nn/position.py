@@ -11,14 +11,16 @@ from typing import Literal
 
 from keysift.nn.rope_scaling import NONE
 
-PositionKind = Literal["rope", "none"]
+PositionKind = Literal["rope", "p_rope", "alibi", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerPosition:
     """Positions of one layer.
 
-    kind     rope rotates queries and keys; none leaves them as they are
+    kind     rope and p_rope rotate queries and keys; alibi subtracts a multiple of the distance from the scores; none
+             does neither
+    share    of the channels that are rotated: by rope the first channels, by p_rope the pairs of highest frequency
     window   a query sees its own key and the window - 1 keys before it; None: every key before it
     kept     keys at positions below this number stay visible beyond the window
     """
@@ -26,6 +28,7 @@ class LayerPosition:
     kind: PositionKind = "rope"
     theta: float = 10_000.0
     scaling: str = NONE
+    share: float = 1.0
     window: int | None = None
     kept: int = 0
 

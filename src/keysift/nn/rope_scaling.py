@@ -1,16 +1,21 @@
-"""Frequencies of RoPE, and the scalings that pretrained models use for longer contexts. Free of torch.
+"""Frequencies of RoPE, and scalings for contexts longer than those of training. Free of torch.
 
     none                                                          theta^(-2i/K)
     linear:factor=4                                               every frequency divided by the factor
+    ntk:factor=4                                                  theta times factor^(K/(K-2))
     llama3:factor=8,low=1,high=4,original=8192                    low frequencies divided, high ones kept, ramp between
-    yarn:factor=4,original=4096,fast=32,slow=1,attention=1.14     the same, and queries and keys are scaled as well
+    ntk_by_parts:factor=4,original=4096                           llama3 with low=1 and high=32
+    yarn:factor=4,original=4096,fast=32,slow=1,attention=1.14     a ramp over channels, and queries and keys are scaled
 
 A frequency is classified by the number of rotations within `original`, the first training length: below `low` (`slow`)
-rotations it is divided by the factor, above `high` (`fast`) it is kept. YaRN is arXiv:2309.00071v2, section 3.
+rotations it is divided by the factor, above `high` (`fast`) it is kept. llama3 and ntk_by_parts have a ramp that is
+linear in the number of rotations, as arXiv:2309.00071v2 prints it (section 3.2). yarn has the ramp of the reference
+code (jquesnelle/yarn), which is linear in the channel: it ends at the same frequencies and differs between them.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import fields
 
 from keysift.core.config import config, from_dict
 from keysift.core.errors import ConfigError
@@ -43,6 +48,17 @@ class Linear(Unscaled):
 
 
 @config
+class Ntk(Unscaled):
+    """NTK-aware scaling: the lowest frequency is divided by the factor, the highest is kept."""
+
+    factor: float
+
+    def scale(self, frequencies: Sequence[float], theta: float) -> list[float]:
+        last = max(len(frequencies) - 1, 1)
+        return [frequency * self.factor ** -(channel / last) for channel, frequency in enumerate(frequencies)]
+
+
+@config
 class Llama3(Unscaled):
     """The scaling of Llama 3.1."""
 
@@ -58,8 +74,16 @@ class Llama3(Unscaled):
 
 
 @config
+class NtkByParts(Llama3):
+    """NTK-by-parts, as printed in arXiv:2309.00071v2."""
+
+    low: float = 1.0
+    high: float = 32.0
+
+
+@config
 class Yarn(Unscaled):
-    """YaRN."""
+    """YaRN, as in its reference code."""
 
     factor: float
     original: float
@@ -87,7 +111,14 @@ class Yarn(Unscaled):
         return [f * (1 - divided + divided / self.factor) for f, divided in zip(frequencies, ramp, strict=True)]
 
 
-_KINDS: dict[str, type[Unscaled]] = {NONE: Unscaled, "linear": Linear, "llama3": Llama3, "yarn": Yarn}
+_KINDS: dict[str, type[Unscaled]] = {
+    NONE: Unscaled,
+    "linear": Linear,
+    "ntk": Ntk,
+    "llama3": Llama3,
+    "ntk_by_parts": NtkByParts,
+    "yarn": Yarn,
+}
 
 
 def parse_scaling(text: str) -> Unscaled:
@@ -114,6 +145,14 @@ def parse_scaling(text: str) -> Unscaled:
     if isinstance(scaling, Llama3) and scaling.low >= scaling.high:
         raise ConfigError(f"RoPE scaling {text!r}: low must be below high")
     return scaling
+
+
+def with_original(text: str, length: int) -> str:
+    """The text form of a scaling with original=length added, if the scaling has that value and the text does not."""
+    name, _, rest = text.partition(":")
+    known = {field.name for field in fields(_KINDS[name])} if name in _KINDS else set()
+    given = {part.partition("=")[0] for part in rest.split(",")}
+    return text if "original" not in known - given else f"{text}{',' if rest else ':'}original={length}"
 
 
 def rotary_frequencies(width: int, theta: float, scaling: Unscaled) -> list[float]:

@@ -1,8 +1,9 @@
 """Rotary position embedding (RoPE, arXiv:2104.09864v5).
 
 The channel pair (i, i + K/2) is rotated by the angle position * theta^(-2i/K), or by a frequency scaled as in
-rope_scaling.py. Positions are integers, and angles are fp64 until sine and cosine are taken: at position 131,071 an
-fp32 angle is off by 0.01.
+rope_scaling.py. Partial RoPE does the same with the first channels alone, of width K; p-RoPE (arXiv:2410.06205) rotates
+the pairs of highest frequency only. Positions are integers, and angles are fp64 until sine and cosine are taken: at
+position 131,071 an fp32 angle is off by 0.01.
 Letters: B batch, H heads, T tokens, K key width.
 """
 
@@ -17,23 +18,39 @@ from keysift.nn.rope_scaling import NONE, parse_scaling, rotary_frequencies
 
 
 class RotaryEmbedding(nn.Module):
-    """Rotates queries or keys by their positions, divided by `rope_factor`."""
+    """Rotates queries or keys by their positions, divided by `rope_factor`.
 
-    def __init__(self, width: int, theta: float, scaling: str = NONE) -> None:
+    share          part of the channels that are rotated, the first ones; the others pass unchanged (partial RoPE)
+    proportional   keep the pairs and frequencies of the whole width, and rotate the share of highest frequency (p-RoPE)
+    """
+
+    def __init__(
+        self, width: int, theta: float, scaling: str = NONE, *, share: float = 1.0, proportional: bool = False
+    ) -> None:
         super().__init__()
-        if width % 2:
-            raise ConfigError(f"RoPE rotates pairs of channels, got a key width of {width}; make it even")
-        parsed = parse_scaling(scaling)
-        self.frequencies = rotary_frequencies(width, theta, parsed)
-        self.attention_factor = parsed.attention_factor
-        self._table_key = (tuple(self.frequencies), self.attention_factor)
+        rotated = round(share * width)
+        if width % 2 or rotated % 2 or rotated != share * width or not rotated:
+            raise ConfigError(
+                f"RoPE rotates pairs of channels, got {share:g} of a key width of {width}; make it an even number"
+            )
+        self.width, self.theta, self.scaling = width if proportional else rotated, theta, scaling
+        self.pairs = rotated // 2
+        self.as_trained = self._scaled(scaling)
+        self._table_key = (self.width, self.pairs, theta, scaling)
+
+    def _scaled(self, text: str) -> tuple[list[float], float]:
+        """Radians per position of each pair of channels, and the factor of queries and keys, under a scaling."""
+        scaling = parse_scaling(text)
+        frequencies = rotary_frequencies(self.width, self.theta, scaling)
+        still = [0.0] * (len(frequencies) - self.pairs)
+        return frequencies[: self.pairs] + still, scaling.attention_factor
 
     def forward(self, x_BHTK: Tensor, context: AttentionContext) -> Tensor:
-        half = len(self.frequencies)
+        half = self.width // 2
         x = x_BHTK.to(accumulation_dtype(x_BHTK))
         cos, sin = self._table(x, context)
-        x0, x1 = x[..., :half], x[..., half:]
-        return torch.cat((x0 * cos - x1 * sin, x0 * sin + x1 * cos), dim=-1).to(x_BHTK.dtype)
+        x0, x1, still = x[..., :half], x[..., half : self.width], x[..., self.width :]
+        return torch.cat((x0 * cos - x1 * sin, x0 * sin + x1 * cos, still), dim=-1).to(x_BHTK.dtype)
 
     def _table(self, x: Tensor, context: AttentionContext) -> tuple[Tensor, Tensor]:
         """Cosines and sines B 1 T K/2 in the dtype of x. The layers of a call share them."""
@@ -45,10 +62,12 @@ class RotaryEmbedding(nn.Module):
         return context.rotary_tables[key]
 
     def _waves(self, x: Tensor, context: AttentionContext) -> tuple[Tensor, Tensor]:
-        frequency_K = torch.tensor(self.frequencies, dtype=torch.float64, device=x.device)
+        scaling = context.inference.rope_scaling
+        frequencies, attention_factor = self.as_trained if scaling == NONE else self._scaled(scaling)
+        frequency_K = torch.tensor(frequencies, dtype=torch.float64, device=x.device)
         at_B1T = context.positions.query_positions(x.device)
         angle_B1TK = (at_B1T.double() / context.inference.rope_factor)[..., None] * frequency_K
-        cos, sin = ((self.attention_factor * wave).to(x.dtype) for wave in (angle_B1TK.cos(), angle_B1TK.sin()))
+        cos, sin = ((attention_factor * wave).to(x.dtype) for wave in (angle_B1TK.cos(), angle_B1TK.sin()))
         return cos, sin
 
 
@@ -61,4 +80,7 @@ class NoRotation(nn.Module):
 
 def rotary_embedding(position: LayerPosition, key_width: int) -> nn.Module:
     """The rotation of queries and keys of this width in a layer."""
-    return NoRotation() if position.kind == "none" else RotaryEmbedding(key_width, position.theta, position.scaling)
+    if position.kind in ("none", "alibi"):
+        return NoRotation()
+    proportional = position.kind == "p_rope"
+    return RotaryEmbedding(key_width, position.theta, position.scaling, share=position.share, proportional=proportional)

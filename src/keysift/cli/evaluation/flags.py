@@ -31,6 +31,8 @@ class Beyond:
     """Also measure with expanded windows."""
     rope_factors: tuple[float, ...] = ()
     """Also measure with RoPE positions divided by each of these factors."""
+    rope_scalings: tuple[str, ...] = ()
+    """Also measure with each of these scalings of RoPE's frequencies, e.g. ntk:factor=4 or yarn:factor=4."""
 
 
 @config

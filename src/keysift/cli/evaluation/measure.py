@@ -179,7 +179,9 @@ def _trials(name: str, record: Stability | Scaling, draw: Callable[[Any], None])
 
 
 def _settings(beyond: flags.Beyond) -> dict[str, Inference]:
-    return inference_settings(beyond.rope_factors, expand_windows=beyond.expand_windows)
+    return inference_settings(
+        beyond.rope_factors, rope_scalings=beyond.rope_scalings, expand_windows=beyond.expand_windows
+    )
 
 
 def _title(subject: Subject) -> str:
