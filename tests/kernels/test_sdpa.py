@@ -170,10 +170,11 @@ def test_operators_pass_opcheck() -> None:
     sink = torch.zeros(2, requires_grad=True)
     factor = torch.ones(1, 2, 6, 1, requires_grad=True)
     for inputs in (
-        (q, k, v, sink, None, None, None, 0, True, 0, 0, 0.5),
-        (q, k, v, None, None, None, torch.zeros(1, 1, 6, 6), 0, False, 0, 0, 0.5),
-        (q, k, v, sink, None, None, None, 0, True, 2, 1, 0.5),
-        (q, k, v, None, factor, None, None, 0, True, 2, 1, 0.5),
+        (q, k, v, sink, None, None, None, None, 0, True, 0, 0, 0.5),
+        (q, k, v, None, None, None, torch.zeros(1, 1, 6, 6), None, 0, False, 0, 0, 0.5),
+        (q, k, v, sink, None, None, None, None, 0, True, 2, 1, 0.5),
+        (q, k, v, sink, None, None, None, torch.ones(2), 0, True, 2, 0, 0.5),
+        (q, k, v, None, factor, None, None, None, 0, True, 2, 1, 0.5),
     ):
         torch.library.opcheck(softmax_operators._softmax_attention, inputs)
 

@@ -101,6 +101,15 @@ CASES = {
 }
 
 
+def takes(backend: str, mechanism: Mechanism, tensors: list[Tensor], options: dict[str, Any]) -> bool:
+    """Whether the backend takes the call."""
+    try:
+        explain(mechanism, *tensors, backend=backend, **options)
+    except UnsupportedError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("mechanism", slow_unless_representative(list(MECHANISMS)))
 def test_every_backend_agrees_with_the_definition(mechanism: Mechanism) -> None:
     """Value and every gradient, of each backend that takes the call."""
@@ -108,11 +117,45 @@ def test_every_backend_agrees_with_the_definition(mechanism: Mechanism) -> None:
         drawn = draw_inputs(mechanism, queries, keys)
         tensors = [drawn[name].float() for name in "qkv"]
         for name in BACKENDS.names():
-            try:
-                explain(mechanism, *tensors, backend=name, **options)
-            except UnsupportedError:
-                continue
-            agrees(name, mechanism, queries, keys, **options)
+            if takes(name, mechanism, tensors, options):
+                agrees(name, mechanism, queries, keys, **options)
+
+
+SLOPES = torch.tensor([0.5, 0.25, 0.1, 0.03])
+
+
+@pytest.mark.parametrize("mechanism", slow_unless_representative([m for m in MECHANISMS if m.takes_bias]))
+def test_slopes_are_a_bias_by_distance(mechanism: Mechanism) -> None:
+    """Value and every gradient, of each backend that takes the call; they equal a bias of -slope x distance."""
+    for queries, keys, options in [(40, 40, {}), (5, 40, {}), (1, 40, {"window": 9}), *CASES.values()]:
+        drawn = draw_inputs(mechanism, queries, keys)
+        tensors = [drawn[name].float() for name in "qkv"]
+        given = {**options, "slopes": SLOPES}
+        taken = [name for name in BACKENDS.names() if takes(name, mechanism, tensors, given)]
+        for name in taken:
+            agrees(name, mechanism, queries, keys, **given)
+    q, k, v = (draw_inputs(mechanism, 40, 40)[name] for name in "qkv")
+    at = torch.arange(40)
+    bias = -SLOPES.double()[:, None, None] * (at[:, None] - at)
+    expected = attend(mechanism, q, k, v, bias=bias, backend="dense")
+    torch.testing.assert_close(attend(mechanism, q, k, v, slopes=SLOPES.double()), expected)
+
+
+def test_golden_weights_of_slopes() -> None:
+    q, k = torch.ones(1, 1, 1, 1).double(), torch.tensor([2, 1, 0.5, -1]).double().view(1, 1, 4, 1)
+    weights = attend("softmax", q, k, k, slopes=torch.tensor([0.5]), return_weights=True)[1]
+    expected = torch.tensor([0.410477, 0.248967, 0.248967, 0.091590]).double()
+    torch.testing.assert_close(weights.flatten(), expected, rtol=0, atol=1e-6)
+
+
+def test_one_query_with_slopes_and_a_nan_value() -> None:
+    """A step of decoding takes another path for finite values."""
+    q, k = torch.randn(1, 4, 1, 8), torch.randn(1, 4, 30, 8)
+    with torch.no_grad():
+        actual = attend("softmax", q, k, k, slopes=SLOPES)
+        torch.testing.assert_close(actual, attend("softmax", q, k, k, slopes=SLOPES, backend="dense"))
+        k[:, :, 3] = torch.nan
+        assert bool(attend("softmax", q, k, k, slopes=SLOPES).isnan().all())
 
 
 def test_backends_that_take_a_window() -> None:
@@ -180,6 +223,12 @@ def test_refusals() -> None:
     q = torch.zeros(1, 1, 3, 1)
     with refuses("kept=2 adds keys to a window, and there is none"):
         attend("softmax", q, q, q, kept=2)
+    with refuses("slopes must hold one floating-point number for each of 1 heads"):
+        attend("softmax", q, q, q, slopes=torch.ones(2))
+    with refuses("slopes have no meaning for it"):
+        attend("screening", q, q, q, slopes=torch.ones(1))
+    with refuses("leave causal=True with them"):
+        attend("softmax", q, q, q, slopes=torch.ones(1), causal=False)
     with refuses("window must be at least 1"):
         attend("softmax", q, q, q, window=0)
     with refuses("window=2 counts keys at or before the query"):

@@ -21,7 +21,8 @@ def random_model(rng: random.Random) -> tuple[LanguageModel, Inference]:
     inference = Inference(expand_windows=rng.choice([False, 4]))
     if rng.random() < 0.3:
         config = MIXED if inference.expand_windows or rng.random() < 0.5 else SOFTMAX
-        config = dataclasses.replace(config, window=rng.choice([0, 5, (3, 0)]))
+        window = rng.choice([0, 5, (3, 0)])
+        config = dataclasses.replace(config, window=window, kept=rng.choice([0, 2]) if window else 0)
         return perturbed_transformer(config, rng.randrange(100)), inference
     tiles = rng.randint(1, 4)
     windows = tuple(rng.choice([2.0, 2.5, 5.0, 5.5, 8.0, 60.0, 70.5]) for _ in range(tiles))

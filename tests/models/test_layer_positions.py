@@ -12,6 +12,7 @@ from keysift.kernels.positions import Positions
 from keysift.mechanisms import MECHANISMS
 from keysift.models.transformer import TransformerConfig
 from keysift.nn import cached_attention
+from keysift.nn.position import alibi_slopes
 from tests.models.checks import cache_matches_forward, close, perturbed_transformer, tokens_for
 from tests.refusals import refuses
 from tests.representatives import slow_unless_representative
@@ -23,6 +24,34 @@ CHUNKS = (1, 5, 1, 1, 1, 7, 1, 4)
 @pytest.mark.parametrize("name", slow_unless_representative(m.name for m in MECHANISMS))
 def test_cache_matches_forward(name: str) -> None:
     cache_matches_forward(perturbed_transformer(dataclasses.replace(SMALL, mechanism=name)), CHUNKS)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kept": 2},
+        {"kept": 2, "position": "alibi"},
+        {"position": ("rope", "alibi", "none", "rope")},
+        {"position": ("p_rope", "none"), "rope_share": 0.5},
+        {"position": "alibi", "window": 0, "mechanism": "softmax_sink"},
+        {"position": "alibi", "mechanism": "differential_v1"},
+    ],
+    ids=str,
+)
+def test_positions_of_layers_match_their_cache(change: dict[str, Any]) -> None:
+    model = perturbed_transformer(dataclasses.replace(SMALL, **change))
+    cache_matches_forward(model, CHUNKS)
+    cache_matches_forward(model, CHUNKS, start=1)
+    tokens = tokens_for(model, 1, 14)
+    parts = [model(part) for part in tokens.split([9, 5], dim=1)]
+    close(model(tokens, positions=Positions.packed([[9, 5]])), torch.cat(parts, dim=1))
+    keep = torch.arange(14)[None] >= 5
+    close(model(tokens, keep=keep)[:, 5:], model(tokens[:, 5:]))
+
+
+def test_alibi_slopes() -> None:
+    assert alibi_slopes(4) == (1 / 4, 1 / 16, 1 / 64, 1 / 256)
+    assert alibi_slopes(6) == (0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125)
 
 
 def test_windowed_layers_stop_growing() -> None:
@@ -80,6 +109,9 @@ def test_refusals() -> None:
         ({"rope_share": 1.5}, r"rope_share must lie in \(0, 1\]"),
         ({"rope_share": 0.5, "position": "none"}, "no layer has RoPE; leave it out"),
         ({"position": "p_rope"}, "give a rope_share below 1, or use rope"),
+        ({"kept": -1}, "kept is the number of keys beside a window"),
+        ({"kept": 1, "window": 0}, "kept is the number of keys beside a window"),
+        ({"position": "alibi", "mechanism": "screening"}, "so alibi has no meaning for it"),
         ({"window": -1}, "window must be at least 1, or 0 for none"),
         ({"position": ()}, "position lists 0 layers and depth is 4"),
     ):

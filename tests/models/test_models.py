@@ -39,6 +39,7 @@ MULTISCREEN_CHANGES = {
     "acceptance_start": (0.5001,),
     "window_threshold": 255.0,
 }
+WINDOWED = dataclasses.replace(BASE, window=4)
 TRANSFORMER_CHANGES = {
     "vocab_size": 12,
     "depth": 3,
@@ -49,6 +50,7 @@ TRANSFORMER_CHANGES = {
     "mechanism": "softmax",
     "position": "none",
     "window": 3,
+    "kept": 1,
     "rope_theta": 500.0,
     "rope_share": 0.5,
     "rope_rates": "linear:factor=2",
@@ -64,7 +66,9 @@ TRANSFORMER_CHANGES = {
 
 
 @pytest.mark.parametrize(
-    ("base", "changes"), [(TINY, MULTISCREEN_CHANGES), (BASE, TRANSFORMER_CHANGES)], ids=["multiscreen", "transformer"]
+    ("base", "changes"),
+    [(TINY, MULTISCREEN_CHANGES), (WINDOWED, TRANSFORMER_CHANGES)],
+    ids=["multiscreen", "transformer"],
 )
 def test_every_config_field_has_an_effect(
     base: MultiscreenConfig | TransformerConfig, changes: dict[str, object]
@@ -268,7 +272,7 @@ def test_refusals() -> None:
         dataclasses.replace(TINY, window_threshold=math.inf)
     with refuses("a fixed acceptance has no start"):
         dataclasses.replace(TINY, acceptance=0.5, acceptance_start=(0.9,))
-    with refuses("RoPE rotates pairs of channels, got a key width of 5"):
+    with refuses("RoPE rotates pairs of channels, got 1 of a key width of 5"):
         seeded(dataclasses.replace(TINY, position="rope", key_width=5))
     with refuses("MultiscreenConfig.context must be at least 1, got 0"):
         dataclasses.replace(TINY, context=0)

@@ -40,7 +40,7 @@ def test_ntk_frequencies() -> None:
     """The base grows to 10,000 x 4^(8/6): the highest frequency stays, the lowest is divided by 4."""
     result = rotary_frequencies(8, 10_000.0, parse_scaling("ntk:factor=4"))
     assert result == pytest.approx([(10_000 * 4 ** (8 / 6)) ** -(2 * i / 8) for i in range(4)])
-    assert result[0] == 1 and result[-1] == pytest.approx(0.001 / 4)
+    assert [result[0], result[-1]] == pytest.approx([1, 0.001 / 4])
     assert rotary_frequencies(2, 10_000.0, parse_scaling("ntk:factor=4")) == [1.0]
 
 

@@ -30,12 +30,16 @@ def collect_weights(model: LanguageModel, wanted: bool) -> Iterator[list[Tensor]
 def weights_by_column(weights_BHTS: Tensor, cache: WindowCache, layer: int, context: AttentionContext) -> Tensor:
     """Weights B H T C of a call with a cache. A cache holds no padding and only the entries inside the windows."""
     assert context.update is not None
-    first = cache.past.layers[layer].first_in_view(context.update, weights_BHTS.shape[2])
+    layer_cache = cache.past.layers[layer]
+    first = layer_cache.first_in_view(context.update, weights_BHTS.shape[2])
     real_BC = cache.real_columns().to(weights_BHTS.device)
     entries, columns = weights_BHTS.shape[3], real_BC.shape[1]
     if entries == columns and not any(first) and bool(real_BC.all()):
         return weights_BHTS
-    entry_BC = real_BC.cumsum(1) - 1 - torch.tensor(first, device=weights_BHTS.device)[:, None]
-    held_BC = real_BC & (entry_BC >= 0) & (entry_BC < entries)
+    token_BC = real_BC.cumsum(1) - 1
+    entry_BC = token_BC - torch.tensor(first, device=weights_BHTS.device)[:, None]
+    entry_BC = torch.where(token_BC < layer_cache.kept, token_BC, entry_BC)
+    beside_BC = (token_BC >= layer_cache.kept) & (entry_BC < layer_cache.kept)  # left the window, not kept
+    held_BC = real_BC & ~beside_BC & (entry_BC >= 0) & (entry_BC < entries)
     index_BHTC = entry_BC.clamp(0, entries - 1)[:, None, None].expand(*weights_BHTS.shape[:3], columns)
     return torch.where(held_BC[:, None, None], weights_BHTS.gather(3, index_BHTC), 0)

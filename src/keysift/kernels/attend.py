@@ -100,6 +100,7 @@ def attend(
     positions: Positions | None = None,
     window: int | None = None,
     kept: int = 0,
+    slopes: Tensor | None = None,
     return_weights: bool = False,
     backend: str = "auto",
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -117,6 +118,7 @@ def attend(
     positions       positions of queries and keys, if not as above: packed documents, padding, a cache (see Positions)
     window          a query sees its own key and the window - 1 keys before it; by default every key before it
     kept            keys at positions below this number stay visible beyond the window
+    slopes          one constant per head: scores are lowered by it times the distance in positions (ALiBi)
     return_weights  also return the weights, B H T S
     backend         "auto", or a name from BACKENDS, which then runs or raises
 
@@ -139,6 +141,7 @@ def attend(
         positions=positions,
         window=window,
         kept=kept,
+        slopes=slopes,
     )
     out, weights = _run(call, backend, return_weights)
     if not return_weights:

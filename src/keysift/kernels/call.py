@@ -38,6 +38,7 @@ class Call:
     scalars: Mapping[str, Tensor]
     window: int | None = None  # a query sees its own key and the window - 1 keys before it; None: every key before it
     kept: int = 0  # keys at positions below it are visible from beyond the window too
+    slopes: Tensor | None = None  # H; a score is lowered by the slope of its head times the distance
     finite: bool = False  # whether q, k and v are known to be finite
 
     def known_finite(self) -> "Call":
@@ -69,6 +70,15 @@ class Call:
             mask = mask & slice_pairs(self.keep, queries, keys)
         return Visible(mask, distance)
 
+    def add_biases(self, x: Tensor, visible: Visible, bias: Tensor | None) -> Tensor:
+        """Scores B H T S with this bias, and lowered by the distance of visible keys if heads have slopes."""
+        if bias is not None:
+            x = x + bias.to(x.dtype)
+        if self.slopes is None:
+            return x
+        distance = torch.where(visible.keep_BHTS, visible.distance_BHTS, 0)
+        return x - self.slopes[:, None, None].to(x.dtype) * distance
+
 
 def slice_pairs(tensor: Tensor, queries: slice, keys: slice) -> Tensor:
     """Some queries and keys of a tensor that broadcasts to ... T S; axes of size 1 stay as they are."""
@@ -88,6 +98,7 @@ class Options(TypedDict, total=False):
     positions: Positions | None
     window: int | None
     kept: int
+    slopes: Tensor | None
 
 
 def make_call(
@@ -104,12 +115,13 @@ def make_call(
     positions: Positions | None = None,
     window: int | None = None,
     kept: int = 0,
+    slopes: Tensor | None = None,
 ) -> Call:
     """Check the arguments of `attend` and return them as a Call."""
     plan = _plan(mechanism, q, k, v)
     sizes = plan.sizes
-    if keep is not None or bias is not None:
-        _one_device(q.device, {"keep": keep, "bias": bias})
+    if keep is not None or bias is not None or slopes is not None:
+        _one_device(q.device, {"keep": keep, "bias": bias, "slopes": slopes})
     if mechanism.causal_only and not causal:
         raise UnsupportedError(
             f"{mechanism.name} is defined for keys at or before the query, so causal=False has no meaning for it; "
@@ -137,6 +149,7 @@ def make_call(
         scale=plan.scale if scale is None else _scale(mechanism, scale, q.shape[3]),
         window=window,
         kept=kept,
+        slopes=None if slopes is None else _slopes(mechanism, slopes, sizes["H"], causal),
         scalars=scalars if isinstance(scalars, AlignedScalars) else _aligned(plan, scalars, q),
     )
 
@@ -266,6 +279,21 @@ def _window(window: int | None, kept: int, causal: bool, positions: Positions) -
     if positions.consecutive and positions.offset + positions.queries <= window:
         return None, 0
     return window, kept
+
+
+def _slopes(mechanism: Mechanism, slopes: Tensor, heads: int, causal: bool) -> Tensor:
+    if slopes.shape != (heads,) or not slopes.dtype.is_floating_point:
+        raise ShapeError(
+            f"slopes must hold one floating-point number for each of {heads} heads, got {slopes.dtype} "
+            f"of shape {tuple(slopes.shape)}"
+        )
+    if not mechanism.takes_bias:
+        raise UnsupportedError(
+            f"{mechanism.name} scores are cosines in [-1, 1], so slopes have no meaning for it; leave them out"
+        )
+    if not causal:
+        raise UnsupportedError("slopes lower scores by the distance to earlier keys; leave causal=True with them")
+    return slopes.detach()
 
 
 def _keep(keep: Tensor, sizes: Mapping[str, int]) -> Tensor:

@@ -143,8 +143,15 @@ class Positions:
             segments=segments.view(-1, 6),
         )
 
-    def with_cached_keys(self, first: Sequence[int], count: Sequence[int], keys: int) -> Self:
-        """The same queries with the keys of a cache: row b has count[b] of them, consecutive from first[b]."""
+    def with_cached_keys(
+        self, first: Sequence[int], count: Sequence[int], keys: int, *, kept: int = 0, start: int = 0
+    ) -> Self:
+        """The same queries with the keys of a cache: row b has count[b] of them, consecutive from first[b].
+
+        If first[b] is beyond `start`, the first `kept` keys of the row are at start, start + 1, ... instead.
+        """
+        if kept and any(position > start for position in first):
+            return self._with_kept_keys(first, count, keys, kept, start)
         if self.at is None:
             return type(self)(queries=self.queries, keys=keys, first=self.first, key_first=first[0])
         device = self.at.device
@@ -177,6 +184,14 @@ class Positions:
             segments = segments[(segments[:, 0] >= start) & (segments[:, 0] < stop)]
             segments = torch.cat((segments[:, :1] - start, segments[:, 1:]), dim=1)
         return replace(self, at=at, key_at=key_at, document=document, key_document=key_document, segments=segments)
+
+    def _with_kept_keys(self, first: Sequence[int], count: Sequence[int], keys: int, kept: int, start: int) -> Self:
+        rows = len(first)
+        at = torch.arange(self.first, self.first + self.queries).expand(rows, 1, -1) if self.at is None else self.at
+        joined = replace(self, at=at, key_at=at).with_cached_keys(first, count, keys)
+        assert joined.key_at is not None
+        number = torch.arange(keys, device=at.device)
+        return replace(joined, key_at=torch.where(number < kept, start + number, joined.key_at), segments=None)
 
     def check(self, sizes: Mapping[str, int]) -> dict[str, Tensor]:
         """Check that the positions fit these sizes (B, H, T, S), and return their tensors by name."""

@@ -65,8 +65,8 @@ def regions_of(call: Call) -> list[Region] | None:
         return None
     if positions.segments is None and not positions.consecutive:
         return None
-    if call.kept and positions.segments is not None:  # segments do not say where the first positions are
-        return None
+    if call.kept and (positions.segments is not None or call.slopes is not None):
+        return None  # segments do not say where the first positions are, and a band has no kept keys
     return regions(reach_of(call), call.q.shape[2], call.k.shape[2])
 
 
@@ -78,6 +78,7 @@ class Reach(NamedTuple):
     causal: bool
     window: int  # 0: none
     kept: int  # keys of a row that are visible from beyond the window
+    by_distance: bool = False  # every region needs a mask, so that there are bands only
 
 
 def reach_of(call: Call) -> Reach:
@@ -85,14 +86,17 @@ def reach_of(call: Call) -> Reach:
     positions = call.positions
     offset = positions.offset if positions.segments is None else 0
     kept = max(call.kept - positions.key_first, 0) if positions.consecutive else 0
-    return Reach(positions.segments, offset, call.causal, call.window or 0, kept)
+    return Reach(positions.segments, offset, call.causal, call.window or 0, kept, call.slopes is not None)
 
 
 def regions(reach: Reach, queries: int, keys: int) -> list[Region]:
     """The regions of a call of this reach."""
-    segments, offset, causal, window, kept = reach
+    segments, offset, causal, window, kept, by_distance = reach
     whole = (None, 0, queries, 0, keys, offset)
     rows: list[tuple[int, ...]] = [whole] if segments is None else segments.tolist()  # type: ignore[list-item]
+    if by_distance:
+        longest = max((row[2] + row[5] for row in rows), default=0)
+        return [region for segment in rows for region in _bands(segment, window or max(longest, 1), masked=True)]
     return [region for segment in rows for region in _regions_of_segment(segment, causal, window, min(kept, keys))]
 
 
@@ -120,7 +124,7 @@ def _regions_of_segment(segment: tuple[int, ...], causal: bool, window: int, kep
             yield Region(row, slice(query + square, query + queries), diagonal, False)
 
 
-def _bands(segment: tuple[int, ...], window: int) -> Iterator[Region]:
+def _bands(segment: tuple[int, ...], window: int, *, masked: bool = False) -> Iterator[Region]:
     """Blocks of the queries that see any key of this segment through the window, each with the keys of its band."""
     row, query, queries, key, keys, offset = segment
     seeing = range(max(-offset, 0), min(queries, keys - offset + window - 1))
@@ -128,7 +132,7 @@ def _bands(segment: tuple[int, ...], window: int) -> Iterator[Region]:
         stop = min(start + BAND, seeing.stop)
         first, last = max(start + offset - window + 1, 0), min(stop + offset, keys)
         everything = stop + offset - first <= window and last == start + offset + 1
-        band = None if everything else Band(start + offset - first, window)
+        band = None if everything and not masked else Band(start + offset - first, window)
         yield Region(row, slice(query + start, query + stop), slice(key + first, key + last), False, band)
 
 

@@ -90,6 +90,8 @@ class TransformerArch:
     window: int | tuple[int, ...] = 0
     """Keys that a query sees, its own included; 0 is every key before it. A list is a pattern of layers, repeated until
     the last layer."""
+    kept: int = 0
+    """Keys at the first positions that windowed layers see as well, beyond their window."""
     rope_theta: float = 10_000.0
     """Base of RoPE's frequencies."""
     rope_share: float = 1.0
@@ -147,12 +149,14 @@ class TransformerArch:
     def layer_position(self, layer: int) -> LayerPosition:
         """How this layer sees positions."""
         kinds, windows = _pattern(self.position), _pattern(self.window)
+        window = windows[layer % len(windows)]
         return LayerPosition(
             kind=kinds[layer % len(kinds)],
             theta=self.rope_theta,
             scaling=self.rope_rates,
             share=self.rope_share,
-            window=windows[layer % len(windows)] or None,
+            window=window or None,
+            kept=self.kept if window else 0,
         )
 
     @property
@@ -187,6 +191,10 @@ def _check_positions(arch: TransformerArch) -> None:
         raise ConfigError("p_rope rotates a share of the pairs; give a rope_share below 1, or use rope")
     if any(window < 0 for window in _pattern(arch.window)):
         raise ConfigError(f"window must be at least 1, or 0 for none, got {arch.window}")
+    if arch.kept < 0 or (arch.kept and not any(_pattern(arch.window))):
+        raise ConfigError(
+            f"kept is the number of keys beside a window, at least 0, got {arch.kept} and a window of {arch.window}"
+        )
 
 
 Arch = MultiscreenArch | TransformerArch

@@ -196,7 +196,8 @@ class LanguageModel(nn.Module, ABC):
                     f"{scalars.mechanism.name} does not promise that {Promise.CAUSAL.value}, "
                     f"so it cannot use a cache; run the whole text with cache=None"
                 )
-            layer_caches.append(LayerCache(scalars.windows(resolved), batch, spare))
+            kept = max(scalars.position.kept - start, 0)
+            layer_caches.append(LayerCache(scalars.windows(resolved), batch, spare, kept))
         return Cache(layer_caches, batch, start=start, inference=resolved)
 
     def scalars(self) -> list[dict[str, Tensor]]:

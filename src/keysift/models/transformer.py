@@ -44,6 +44,13 @@ class TransformerConfig(TransformerArch):
         # Not `mechanisms`, whose length is the depth: a malicious file may claim any depth.
         for mechanism in (self.mechanism,) if isinstance(self.mechanism, str) else self.mechanism:
             find(mechanism)
+        patterns = 1 if isinstance(self.mechanism, str) else self.depth
+        for layer in range(max(patterns, 1 if isinstance(self.position, str) else len(self.position))):
+            name = self.mechanism if isinstance(self.mechanism, str) else self.mechanism[layer]
+            if self.layer_position(layer).kind == "alibi" and not find(name).takes_bias:
+                raise ConfigError(
+                    f"{name} scores are cosines in [-1, 1], so alibi has no meaning for it; choose another position"
+                )
 
     @property
     def stds(self) -> tuple[float, float]:

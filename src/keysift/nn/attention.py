@@ -75,7 +75,7 @@ class Attention(nn.Module):
             key_heads=self.value_heads,
             std=std,
             generator=generator,
-            layer_window=position.window,
+            position=position,
         )
         self.call = CallTap()
         self.q, self.k, self.v = Tap(), Tap(), Tap()

@@ -5,6 +5,7 @@ Letters: B batch, H heads, G key heads, N key maps, T queries, S keys, K key wid
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from keysift.kernels.attend import attend_call, attend_dense, find_cache_reader
@@ -53,14 +54,23 @@ def attend_with_cache(
     if layer_cache is not None:
         new = _cache_entries(mechanism, k, v, scalars)
         keys_finite = layer_cache.check_finite(new)
-        one_token = q_BHTK.shape[2] == 1 and not taps.has_listeners and position.window is None
+        one_token = q_BHTK.shape[2] == 1 and not taps.has_listeners and position.reads_cache_in_place
         if one_token and keys_finite and layer_cache.has_dtype(q_BHTK.dtype):
             reader = find_cache_reader(mechanism, q_BHTK, scalars)
             if reader is not None:
                 return _decode_step(reader, mechanism, q_BHTK, k, v, scalars, context, layer_cache)
         k, v, scalars, positions = _append(mechanism, new, scalars, context, layer_cache)
+    slopes = position.slopes(q_BHTK.shape[1] // mechanism.maps)
     call = make_call(
-        mechanism, q_BHTK, k, v, scalars=scalars, positions=positions, window=position.window, kept=position.kept
+        mechanism,
+        q_BHTK,
+        k,
+        v,
+        scalars=scalars,
+        positions=positions,
+        window=position.window,
+        kept=position.kept,
+        slopes=None if slopes is None else torch.tensor(slopes, device=q_BHTK.device),
     )
     if not taps.has_listeners:
         return attend_call(call, keys_finite=keys_finite)
@@ -121,7 +131,9 @@ def _append(
         k,
         held.entries["v"],
         scalars | past if past else scalars,
-        context.positions.with_cached_keys(first, held.count, k.shape[2]),
+        context.positions.with_cached_keys(
+            first, held.count, k.shape[2], kept=layer_cache.kept, start=context.update.start
+        ),
     )
 
 

@@ -27,4 +27,5 @@ class Inference:
             )
         if not 0 < self.rope_factor < float("inf"):
             raise RangeError(f"rope_factor must be a positive number, got {self.rope_factor}; 1.0 changes nothing")
-        parse_scaling(with_original(self.rope_scaling, 1))
+        if self.rope_scaling != NONE:  # torch.compile cannot follow the parser
+            parse_scaling(with_original(self.rope_scaling, 1))

@@ -4,6 +4,7 @@ A head with window w needs ceil(w) entries, whatever the length of the text. A h
 that doubles when it is full. Entry i of a head (its i-th token) is stored in slot i mod capacity, so heads with short
 windows never pay for the longest window. Entries are read in text order. A short ring returns newer entries for
 positions it has overwritten; its window gives them weight zero. Dropped writes go to one spare slot at the end.
+The first `kept` entries of a head are never overwritten: they have slots of their own before the ring.
 
 For screening, the compiled decode step also keeps a prepared copy of the keys (`prepared`), in the same slots. It
 prepares missing keys itself, so other writers only lower the count of prepared tokens.
@@ -42,7 +43,10 @@ class CacheUpdate:
 
 @dataclass(frozen=True, eq=False)
 class CachedEntries:
-    """Entries B G S X in text order: row b has count[b] of them, beginning with its token number first[b]."""
+    """Entries B G S X in text order: row b has count[b] of them, beginning with its token number first[b].
+
+    The first `kept` of them are tokens 0, 1, ...; first[b] is added to the numbers of the others.
+    """
 
     entries: dict[str, Tensor]
     first: list[int]
@@ -50,11 +54,15 @@ class CachedEntries:
 
 
 class LayerCache:
-    """Cached keys and values of one layer. `spare` extra entries per ring allow `crop` to go back that far."""
+    """Cached keys and values of one layer. `spare` extra entries per ring allow `crop` to go back that far.
 
-    def __init__(self, windows: list[float], batch: int, spare: int) -> None:
+    The first `kept` entries stay beside the rings.
+    """
+
+    def __init__(self, windows: list[float], batch: int, spare: int, kept: int = 0) -> None:
         self.needed = [math.inf if math.isinf(window) else math.ceil(window) for window in windows]
-        self.limits = [needed + spare for needed in self.needed]
+        self.limits = [kept + needed + spare for needed in self.needed]
+        self.kept = kept
         self.batch = batch
         self.entries: dict[str, Tensor] = {}
         self.allocated = 0
@@ -164,13 +172,15 @@ class LayerCache:
             )
         device, heads = self.offset_G.device, len(self.limits)
         if len(set(first)) == 1:
-            number_S = torch.arange(first[0], first[0] + width, device=device)
-            slot_X = (self.offset_G[:, None] + number_S % self.capacity_G[:, None]).flatten()
+            number_S = torch.arange(width, device=device)
+            number_S = torch.where(number_S < self.kept, number_S, number_S + first[0])
+            slot_X = (self.offset_G[:, None] + self._slot_in_head(number_S)).flatten()
             # Whole rows at a time: several times quicker than indexing with a matrix.
             taken = {name: tensor.index_select(1, slot_X) for name, tensor in self.entries.items()}
         else:
             first_B = torch.tensor(first, device=device)[:, None, None]
-            slot_BGS = (first_B + torch.arange(width, device=device)) % self.capacity_G[:, None]
+            number_S = torch.arange(width, device=device)
+            slot_BGS = self._slot_in_head(torch.where(number_S < self.kept, number_S, number_S + first_B))
             row_B = torch.arange(self.batch, device=device)[:, None, None] * (self.slots + 1)
             slot_X = (row_B + self.offset_G[:, None] + slot_BGS).flatten()
             taken = {name: tensor.flatten(0, 1).index_select(0, slot_X) for name, tensor in self.entries.items()}
@@ -185,11 +195,11 @@ class LayerCache:
         if update.even:
             end = update.after[0] if update.after else 0
             # Each head stores as many of the last new tokens as its ring holds; all heads are written at once.
-            lasting = min(tokens, self.widest)
+            lasting = tokens if end - tokens < self.kept else min(tokens, self.widest)
             index_T = torch.arange(end - lasting, end, device=device)
-            slot_GT = self.offset_G[:, None] + index_T % self.capacity_G[:, None]
-            if lasting > self.narrowest:
-                slot_GT = torch.where(index_T >= end - self.capacity_G[:, None], slot_GT, self.slots)
+            slot_GT = self.offset_G[:, None] + self._slot_in_head(index_T)
+            if lasting > self.narrowest or self.kept:
+                slot_GT = torch.where(self._lasts(index_T, end), slot_GT, self.slots)
             for name, tensor in new.items():
                 entries = self.entries[name]
                 flat = tensor.detach()[:, :, tokens - lasting :].flatten(1, 2).to(entries.dtype)
@@ -202,12 +212,23 @@ class LayerCache:
         else:
             real = update.keep_BT
             index_BT = before_B[:, None] + real.cumsum(1) - 1
-        lasting_BGT = real[:, None] & (index_BT[:, None] >= after_B[:, None, None] - self.capacity_G[:, None])
-        slot_BGT = self.offset_G[:, None] + index_BT[:, None] % self.capacity_G[:, None]
+        lasting_BGT = real[:, None] & self._lasts(index_BT[:, None], after_B[:, None, None])
+        slot_BGT = self.offset_G[:, None] + self._slot_in_head(index_BT[:, None])
         slot_BX = torch.where(lasting_BGT, slot_BGT, self.slots).flatten(1)
         for name, tensor in new.items():
             flat = tensor.detach().flatten(1, 2).to(self.entries[name].dtype)
             self.entries[name].scatter_(1, slot_BX[..., None].expand_as(flat), flat)
+
+    def _slot_in_head(self, number: Tensor) -> Tensor:
+        """Slot of a token within each head, ... G T: the first ones have a slot each, the others share a ring."""
+        if not self.kept:
+            return number % self.capacity_G[:, None]
+        ring = (self.capacity_G[:, None] - self.kept).clamp_min(1)
+        return torch.where(number < self.kept, number, self.kept + (number - self.kept) % ring)
+
+    def _lasts(self, number: Tensor, end: int | Tensor) -> Tensor:
+        """Whether a token is still stored when the row has `end` tokens."""
+        return (number < self.kept) | (number >= end - (self.capacity_G[:, None] - self.kept))
 
     def _grow(self, end: int, new: Mapping[str, Tensor]) -> None:
         """Double the capacity until `end`, at least 1, fits. Rings at their limit keep their size and slots."""
@@ -246,7 +267,7 @@ class LayerCache:
         if not self.entries:
             return True
         return all(
-            max(0, length - needed + 1) >= min(length, longest - capacity)
+            max(self.kept, length - needed + 1) >= min(length, longest - (capacity - self.kept))
             for needed, capacity in zip(self.needed, self.capacity, strict=True)
         )
 

@@ -32,5 +32,25 @@ class LayerPosition:
     window: int | None = None
     kept: int = 0
 
+    @property
+    def reads_cache_in_place(self) -> bool:
+        """Whether kernels that read the rings of a cache know everything about the keys in reach."""
+        return self.window is None and self.kind != "alibi"
+
+    def slopes(self, heads: int) -> tuple[float, ...] | None:
+        """What a position of distance costs in each head; None if nothing."""
+        return alibi_slopes(heads) if self.kind == "alibi" else None
+
+
+def alibi_slopes(heads: int) -> tuple[float, ...]:
+    """Slopes of ALiBi (arXiv:2108.12409): 2^(-8h/H) for h = 1 to H, if H is a power of two.
+
+    Otherwise those of the largest power of two P below H, followed by every second slope of 2P heads.
+    """
+    power = 1 << (heads.bit_length() - 1)
+    slopes = [2 ** (-8 * head / power) for head in range(1, power + 1)]
+    between = [2 ** (-8 * head / (2 * power)) for head in range(1, 2 * power + 1, 2)]
+    return tuple((slopes + between)[:heads])
+
 
 EVERY_KEY = LayerPosition()

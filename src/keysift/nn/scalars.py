@@ -17,6 +17,7 @@ from keysift.kernels.scalars import AlignedScalars, accumulation_dtype, align_sc
 from keysift.kernels.transforms import can_inspect_values
 from keysift.mechanisms.spec import Mechanism, Per, Promise, Scalar, Site
 from keysift.nn.inference import Inference
+from keysift.nn.position import EVERY_KEY, LayerPosition
 from keysift.nn.projection import projection, split
 
 
@@ -33,12 +34,12 @@ class MechanismScalars(nn.Module):
         std: float,
         generator: torch.Generator,
         symbols: Mapping[str, str] | None = None,
-        layer_window: int | None = None,
+        position: LayerPosition = EVERY_KEY,
     ) -> None:
         super().__init__()
         self.mechanism = mechanism
         self.site = site
-        self.layer_window = math.inf if layer_window is None else layer_window
+        self.position = position
         self.sizes = {"H": site.heads, "G": key_heads, "V": site.value_width}
         self._has_projections = any(scalar.per.projected for scalar in mechanism.scalars)
         self._cached: tuple[list[Tensor], tuple[torch.dtype, Inference], AlignedScalars] | None = None
@@ -144,8 +145,9 @@ class MechanismScalars(nn.Module):
         At most the window of the layer. Infinite if it has none, and there is no learned window or keys outside it can
         change other weights.
         """
+        layer_window = math.inf if self.position.window is None else self.position.window
         if not self.has_learned_window or Promise.REFUSED_INERT not in self.mechanism.holds:
-            return [self.layer_window] * self.sizes["G"]
+            return [layer_window] * self.sizes["G"]
         values = self.linked(inference)
         window_H = values.get(self._effective_window(), values[self._window()]).detach().expand(self.sizes["H"])
-        return window_H.view(self.sizes["G"], -1).amax(1).clamp_max(self.layer_window).tolist()
+        return window_H.view(self.sizes["G"], -1).amax(1).clamp_max(layer_window).tolist()

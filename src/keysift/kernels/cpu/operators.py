@@ -25,7 +25,7 @@ def declines(call: Call, return_weights: bool) -> str | None:
     reason = unsupported_tensor(call.q)
     if reason is not None:
         return reason
-    if call.keep is not None or call.bias is not None:
+    if call.keep is not None or call.bias is not None or call.slopes is not None:
         return "it does not support a keep mask or a bias"
     if call.window is not None:
         return "it does not support a window"

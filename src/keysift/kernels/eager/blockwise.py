@@ -87,9 +87,9 @@ def _block_pair(
     """Contribution of these keys to the output of these queries."""
     x = call.scale * (q @ k.mT)
     visible = call.visible(rows, keys)
-    if call.bias is not None:
-        x = x + _select_heads(heads, slice_pairs(call.bias, rows, keys)).to(x.dtype)
     block_visible = Visible(_select_heads(heads, visible.keep_BHTS), _select_heads(heads, visible.distance_BHTS))
+    bias = None if call.bias is None else _select_heads(heads, slice_pairs(call.bias, rows, keys))
+    x = call.add_biases(x, block_visible, bias)
     block_scalars = {name: slice_scalar(call, name, value, rows, keys, heads) for name, value in scalars.items()}
     return dense.weigh(call.mechanism, (x,), block_visible, block_scalars) @ v
 

@@ -102,9 +102,10 @@ def repeat_heads(x: Tensor, times: int) -> Tensor:
 def _scores(call: Call, q: Tensor, k: Tensor) -> tuple[Tensor, ...]:
     x = call.scale * (q @ k.mT)
     x_BHMTS = x.view(x.shape[0], call.heads, call.mechanism.maps, *x.shape[2:])
-    if call.bias is not None:
-        x_BHMTS = x_BHMTS + call.bias[:, :, None].to(x_BHMTS.dtype)
-    return x_BHMTS.unbind(2)
+    if call.bias is None and call.slopes is None:
+        return x_BHMTS.unbind(2)
+    visible = call.visible()
+    return tuple(call.add_biases(x_BHTS, visible, call.bias) for x_BHTS in x_BHMTS.unbind(2))
 
 
 BACKEND = Backend(name="dense", about="the definition in plain torch; memory grows with queries x keys", run=run)

@@ -74,11 +74,12 @@ def _views(call: Call, inputs: Sequence[Tensor], rows: slice, keys: slice) -> li
 
 def _weigh(call: Call, rows: slice, keys: slice, x: Tensor, rest: Sequence[Tensor]) -> Tensor:
     """Weights B H T S of a block with scores x, B (H M) T S. `rest` holds its scalars, then its bias if any."""
-    maps = x.view(x.shape[0], call.heads, -1, *x.shape[2:])
-    if call.bias is not None:
-        maps = maps + rest[-1][:, :, None].to(x.dtype)
-    scalars = dict(zip(call.scalars, rest, strict=False))
     visible, rule = call.visible(rows, keys), call.mechanism.rule
+    maps = x.view(x.shape[0], call.heads, -1, *x.shape[2:])
+    if call.bias is not None or call.slopes is not None:
+        bias = rest[-1] if call.bias is not None else None
+        maps = torch.stack([call.add_biases(each, visible, bias) for each in maps.unbind(2)], dim=2)
+    scalars = dict(zip(call.scalars, rest, strict=False))
     if isinstance(rule, Threshold):
         order = rule.order if isinstance(rule.order, float) else dense.with_scalars(call.mechanism, scalars)(rule.order)
         masked = torch.where(visible.keep_BHTS, maps[:, :, 0], 0.0)

@@ -51,7 +51,7 @@ def declines(call: Call, return_weights: bool) -> str | None:
         return "a sink needs the logarithm of the denominator, which only torch's CPU operator returns"
     if call.bias is not None and call.bias.requires_grad and torch.is_grad_enabled():
         return "torch's kernel has no gradient for a bias"
-    if call.bias is not None and call.mechanism.rule.factor is not None:
+    if (call.bias is not None or call.slopes is not None) and call.mechanism.rule.factor is not None:
         return f"{call.mechanism.name} scales the bias too, and torch's kernel has no gradient for a bias"
     if in_function_transform():
         return "torch.func cannot transform torch's kernel"
@@ -71,6 +71,7 @@ def detects_non_finite(call: Call) -> bool:
         and not torch.is_grad_enabled()
         and can_inspect_values()
         and _returns_log(call)
+        and call.slopes is None
         and covering_region(regions_of(call), 1, call.k.shape[2]) is not None
     )
 
@@ -158,8 +159,9 @@ def _softmax(call: Call, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, f
         return _public(call, q if factor is None else q * factor, k, v)[..., :values]
     if regions_of(call) is None:
         return _in_blocks(call, q, k, v, sink, factor)[..., :values]
-    segments, offset, causal, window, kept = reach_of(call)
-    inputs = Inputs(q, k, v, sink, factor, segments, None, offset, causal, window, kept, call.scale)
+    segments, offset, causal, window, kept, _ = reach_of(call)
+    slopes = None if call.slopes is None else dense.repeat_heads(call.slopes.to(q.dtype)[None], call.mechanism.maps)[0]
+    inputs = Inputs(q, k, v, sink, factor, segments, None, slopes, offset, causal, window, kept, call.scale)
     probed = not call.finite and detects_non_finite(call)
     return (operators.probed(inputs) if probed else operators.attention(inputs))[..., :values]
 
@@ -167,7 +169,7 @@ def _softmax(call: Call, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, f
 def _public(call: Call, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Softmax attention through torch's public function."""
     covering = covering_region(regions_of(call), q.shape[2], k.shape[2])
-    if covering is not None:
+    if covering is not None and covering.band is None:
         return F.scaled_dot_product_attention(q, k, v, is_causal=covering.causal, scale=call.scale)
     blocks = []
     for queries, keys in query_blocks(call):
@@ -192,15 +194,16 @@ def _in_blocks(call: Call, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None,
         mask = _mask(call, queries, keys, q)
         inputs = (q[:, :, queries], k[:, :, keys], v[:, :, keys])
         factors = None if factor is None else factor[:, :, queries]
-        blocks.append(operators.attention(Inputs(*inputs, sink, factors, None, mask, 0, False, 0, 0, call.scale)))
+        blocks.append(operators.attention(Inputs(*inputs, sink, factors, None, mask, None, 0, False, 0, 0, call.scale)))
     return torch.cat(blocks, dim=2)
 
 
 def _mask(call: Call, queries: slice, keys: slice, like: Tensor) -> Tensor:
     """The bias (or 0) of visible pairs and -inf elsewhere, for every map of a head."""
-    keep = call.visible(queries, keys).keep_BHTS
-    bias: Tensor | float = 0.0 if call.bias is None else slice_pairs(call.bias, queries, keys).to(like.dtype)
-    mask = torch.where(keep, bias, -math.inf).to(like.dtype)
+    visible = call.visible(queries, keys)
+    given = None if call.bias is None else slice_pairs(call.bias, queries, keys)
+    bias = call.add_biases(like.new_zeros(()), visible, given)
+    mask = torch.where(visible.keep_BHTS, bias, -math.inf).to(like.dtype)
     if mask.shape[1] > 1:
         mask = dense.repeat_heads(mask, call.mechanism.maps)
     return mask.expand(-1, -1, queries.stop - queries.start, -1)

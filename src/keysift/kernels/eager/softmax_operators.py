@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from keysift.kernels.regions import Band, Reach, Region, covering_region, disjoint, regions
+from keysift.kernels.regions import Reach, Region, covering_region, disjoint, regions
 from keysift.kernels.schema import schema
 from keysift.kernels.transforms import no_double_backward
 
@@ -45,6 +45,7 @@ class Inputs(NamedTuple):
     factor: Tensor | None  # B H T 1, multiplies the queries
     segments: Tensor | None  # the fields of Reach
     mask: Tensor | None  # added to the scores; the call is one region then
+    slopes: Tensor | None  # of the heads; every region is a band then
     offset: int
     causal: bool
     window: int
@@ -53,7 +54,8 @@ class Inputs(NamedTuple):
 
     @property
     def regions(self) -> list[Region]:
-        reach = Reach(self.segments, self.offset, self.causal, self.window, self.kept)
+        by_distance = self.slopes is not None
+        reach = Reach(self.segments, self.offset, self.causal, self.window, self.kept, by_distance)
         return regions(reach, self.q.shape[2], self.k.shape[2])
 
 
@@ -130,20 +132,30 @@ def _with_sink(out: Tensor, log: Tensor, sink: Tensor | None) -> tuple[Tensor, T
 
 
 class Masks:
-    """The mask of each region. The bands of a window are equal but for its first and last block, and share a mask."""
+    """The masks of bands, as slices of one tensor: a mask depends on the distance alone, the bias of a slope too."""
 
     def __init__(self, x: Inputs) -> None:
-        self.given, self.like = x.mask, x.q
-        self.of_bands: dict[tuple[Band, tuple[int, int]], Tensor] = {}
+        self.given = x.mask
+        bands = [(region.band, region.shape) for region in x.regions if region.band is not None]
+        if not bands:
+            return
+        queries = max(shape[0] for _, shape in bands)
+        self.shift = max(band.shift for band, _ in bands)
+        # Column c of row i is at distance i + shift - c, so that a band of a smaller shift begins further right. Every
+        # row is the next one moved by a column: a sliding view of one vector, last row first.
+        widest = max(self.shift - band.shift + shape[1] for band, shape in bands)
+        distance_X = self.shift + queries - 1 - torch.arange(widest + queries - 1, device=x.q.device)
+        keep_X = (distance_X >= 0) & (distance_X < bands[0][0].window)
+        bias_HX = x.q.new_zeros(1, 1) if x.slopes is None else -x.slopes[:, None] * distance_X
+        # flip keeps the layout of its input, which must be that of rows for the kernel.
+        rows_HTS = torch.where(keep_X, bias_HX, -math.inf).unfold(1, widest, 1).contiguous()
+        self.of_bands = rows_HTS.flip(1)[None]
 
     def of(self, region: Region) -> Tensor | None:
         if region.band is None:
             return self.given
-        key = (region.band, region.shape)
-        if key not in self.of_bands:
-            keep = region.band.visible(region.shape, self.like.device)
-            self.of_bands[key] = self.like.new_zeros(()).where(keep, -math.inf)[None, None]
-        return self.of_bands[key]
+        first = self.shift - region.band.shift
+        return self.of_bands[:, :, : region.shape[0], first : first + region.shape[1]]
 
 
 def _forward_region(x: Inputs, region: Region, masks: Masks) -> tuple[Tensor, Tensor]:
@@ -262,7 +274,7 @@ def _(dout: Tensor, out: Tensor, log: Tensor, factor_grad: bool, *inputs: Any) -
 
 
 def _save(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[object, ...], output: tuple[Tensor, Tensor]) -> None:
-    tensors, ctx.constants = inputs[:7], inputs[7:]  # type: ignore[attr-defined]
+    tensors, ctx.constants = inputs[:8], inputs[8:]  # type: ignore[attr-defined]
     ctx.save_for_backward(*output, *tensors)  # type: ignore[arg-type]
 
 
