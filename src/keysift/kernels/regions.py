@@ -96,14 +96,15 @@ def regions(reach: Reach, queries: int, keys: int) -> list[Region]:
     rows: list[tuple[int, ...]] = [whole] if segments is None else segments.tolist()  # type: ignore[list-item]
     if by_distance:
         longest = max((row[2] + row[5] for row in rows), default=0)
-        return [region for segment in rows for region in _bands(segment, window or max(longest, 1), masked=True)]
+        size = BAND if window else 4 * BAND
+        return [region for segment in rows for region in _bands(segment, window or max(longest, 1), size, masked=True)]
     return [region for segment in rows for region in _regions_of_segment(segment, causal, window, min(kept, keys))]
 
 
 def _regions_of_segment(segment: tuple[int, ...], causal: bool, window: int, kept: int) -> Iterator[Region]:
     row, query, queries, key, keys, offset = segment
     if window and offset + queries > window:
-        yield from _bands(segment, window)
+        yield from _bands(segment, window, BAND)
         # Beyond the window, query i sees the kept keys up to i + offset - window: a segment of its own.
         if kept:
             yield from _regions_of_segment((row, query, queries, key, kept, offset - window), True, 0, 0)
@@ -124,12 +125,12 @@ def _regions_of_segment(segment: tuple[int, ...], causal: bool, window: int, kep
             yield Region(row, slice(query + square, query + queries), diagonal, False)
 
 
-def _bands(segment: tuple[int, ...], window: int, *, masked: bool = False) -> Iterator[Region]:
+def _bands(segment: tuple[int, ...], window: int, size: int, *, masked: bool = False) -> Iterator[Region]:
     """Blocks of the queries that see any key of this segment through the window, each with the keys of its band."""
     row, query, queries, key, keys, offset = segment
     seeing = range(max(-offset, 0), min(queries, keys - offset + window - 1))
-    for start in seeing[::BAND]:
-        stop = min(start + BAND, seeing.stop)
+    for start in seeing[::size]:
+        stop = min(start + size, seeing.stop)
         first, last = max(start + offset - window + 1, 0), min(stop + offset, keys)
         everything = stop + offset - first <= window and last == start + offset + 1
         band = None if everything and not masked else Band(start + offset - first, window)
