@@ -47,7 +47,7 @@ def _tiles(tiles: Tiles, inference: Inference, sources: list[Tensor]) -> LayerWe
         k=linear(tiles.k_proj),
         v=linear(tiles.v_proj),
         o=linear(tiles.o_proj),
-        rope=_rope(tiles.rotary, inference),
+        rope=_rope(tiles.rotary, site.key_width, inference),
         screening=_screening(tiles.mechanism, tiles.scalars, inference, sources),
         gate=linear(gate.gate_proj).weight if isinstance(gate, Gate) else None,
         head_scale=tiles.s_O.detach().float().exp(),
@@ -59,6 +59,8 @@ def _block(block: Block, inference: Inference, sources: list[Tensor]) -> LayerWe
     site = attention.scalars.site
     if attention.position.kept:
         raise NotDescribed("keys stay visible beyond the window")
+    if attention.position.kind == "alibi":
+        raise NotDescribed("it does not support ALiBi")
     return LayerWeights(
         heads=attention.query_heads,
         key_heads=attention.key_heads,
@@ -71,7 +73,7 @@ def _block(block: Block, inference: Inference, sources: list[Tensor]) -> LayerWe
         norm=norm(block.attention_norm),
         q_norm=None if type(attention.q_norm) is nn.Identity else norm(attention.q_norm),
         k_norm=None if type(attention.k_norm) is nn.Identity else norm(attention.k_norm),
-        rope=_rope(attention.rotary, inference),
+        rope=_rope(attention.rotary, site.key_width, inference),
         screening=_screening(attention.mechanism, attention.scalars, inference, sources),
         window=attention.position.window,
         feed_forward=FeedForward(
@@ -96,11 +98,14 @@ def _screening(
     )
 
 
-def _rope(rotary: nn.Module, inference: Inference) -> Rope | None:
+def _rope(rotary: nn.Module, key_width: int, inference: Inference) -> Rope | None:
     if type(rotary) is NoRotation:
         return None
     rotary = _expect(rotary, RotaryEmbedding)
-    return Rope(tuple(rotary.frequencies), inference.rope_factor, rotary.attention_factor)
+    if rotary.width != key_width:
+        raise NotDescribed("only a part of the channels is rotated")
+    frequencies, attention_factor = rotary.frequencies(inference)
+    return Rope(tuple(frequencies), inference.rope_factor, attention_factor)
 
 
 def linear(module: nn.Module) -> Linear:

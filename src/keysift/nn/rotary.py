@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from keysift.core.errors import ConfigError
 from keysift.kernels.scalars import accumulation_dtype
 from keysift.nn.cache import AttentionContext
+from keysift.nn.inference import Inference
 from keysift.nn.position import LayerPosition
 from keysift.nn.rope_scaling import NONE, parse_scaling, rotary_frequencies
 
@@ -39,11 +40,14 @@ class RotaryEmbedding(nn.Module):
         self._table_key = (self.width, self.pairs, theta, scaling)
 
     def _scaled(self, text: str) -> tuple[list[float], float]:
-        """Radians per position of each pair of channels, and the factor of queries and keys, under a scaling."""
         scaling = parse_scaling(text)
         frequencies = rotary_frequencies(self.width, self.theta, scaling)
         still = [0.0] * (len(frequencies) - self.pairs)
         return frequencies[: self.pairs] + still, scaling.attention_factor
+
+    def frequencies(self, inference: Inference) -> tuple[list[float], float]:
+        """Radians per position of each pair of channels, and the factor of queries and keys."""
+        return self.as_trained if inference.rope_scaling == NONE else self._scaled(inference.rope_scaling)
 
     def forward(self, x_BHTK: Tensor, context: AttentionContext) -> Tensor:
         half = self.width // 2
@@ -62,8 +66,7 @@ class RotaryEmbedding(nn.Module):
         return context.rotary_tables[key]
 
     def _waves(self, x: Tensor, context: AttentionContext) -> tuple[Tensor, Tensor]:
-        scaling = context.inference.rope_scaling
-        frequencies, attention_factor = self.as_trained if scaling == NONE else self._scaled(scaling)
+        frequencies, attention_factor = self.frequencies(context.inference)
         frequency_K = torch.tensor(frequencies, dtype=torch.float64, device=x.device)
         at_B1T = context.positions.query_positions(x.device)
         angle_B1TK = (at_B1T.double() / context.inference.rope_factor)[..., None] * frequency_K
