@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keysift.bench import decode, tokenization, train
+from keysift.bench import contestants, decode, overhead, tokenization, train
 from keysift.cli.main import _main
 from keysift.core.errors import DisagreementError, TrainingError
 from keysift.data.corpus import Corpus
@@ -79,15 +79,33 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> train.Sizes:
     folder.mkdir()
     for number in range(30):
         (folder / f"{number}.txt").write_text(f"{number} keys, and {number} of them refused. " * 20)
-    return train.Sizes(psi=2, context=16, batch_tokens=64, steps=2, data=str(folder))
+    monkeypatch.setattr(contestants, "why_not_compiled", lambda case: "no compiler here")
+    return train.Sizes(
+        psi=2, context=16, batch_tokens=64, steps=2, data=str(folder), lengths=(8,), step_tokens=16, rounds=2
+    )
 
 
 def test_train(trained: train.Sizes) -> None:
     result: Result = train.measure(trained, command="", log=quiet)
-    loop, models = result.rows
+    loop, models, *steps = result.rows
+    assert [row.what for row in steps] == [
+        "Multiscreen, windows as initialised",
+        "Transformer",
+        "Transformer, windows of 256",
+    ]
+    assert all((row.sgemm_share or 0) > 0 for row in steps)
+    assert [(target.target, target.met) for target in result.targets] == [(train.SGEMM_TARGET, None)]
     assert loop.against == "bare steps"
     assert models.against.startswith("Transformer, ")
     assert (models.tokens_per_s or 0) > 0
+
+
+def test_overhead() -> None:
+    sizes = overhead.Sizes(key_widths=(4,), value_width=8, tokens=6, rounds=2)
+    result = overhead.measure(sizes, command="", log=quiet)
+    assert [row.what for row in result.rows] == [f"attend, {name}" for name in sizes.mechanisms]
+    assert result.rows[0].against == "SDPA"
+    assert [(target.target, target.met) for target in result.targets] == [(40.0, None)] * 4
 
 
 def test_a_loop_with_other_losses_is_not_timed(trained: train.Sizes, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,9 @@ from typing import Any
 import torch
 
 from keysift.bench.collector import Collector, Log
-from keysift.bench.timing import row
+from keysift.bench.contestants import build_cases, without_compiler
+from keysift.bench.timing import Turns, interleave, median_ratio, row
+from keysift.bench.training_step import random_tokens, step
 from keysift.core.config import config as frozen
 from keysift.core.errors import TrainingError
 from keysift.data.batches import Batch
@@ -23,7 +25,7 @@ from keysift.models.language_model import LanguageModel, count_parameters
 from keysift.models.losses import batch_loss, count_targets
 from keysift.models.matching import match_width, parameters_of
 from keysift.models.registry import build
-from keysift.records.bench import Result, Row
+from keysift.records.bench import Result, Row, at_least
 from keysift.runs import machine
 from keysift.train.config import TrainConfig, resolve
 from keysift.train.init import model_config
@@ -41,21 +43,64 @@ class Sizes:
     steps: int = 20
     """Steps of each kind, not counting warmup."""
     data: str = "stdlib"
+    lengths: tuple[int, ...] = (1024, 256)
+    """Sequence lengths of the steps that are compared with Transformers and with the SGEMM peak."""
+    step_tokens: int = 8192
+    """Tokens of these steps."""
+    rounds: int = 9
 
 
 FULL = Sizes()
-QUICK = Sizes(psi=4, steps=8)
+QUICK = Sizes(psi=4, steps=8, lengths=(64,), step_tokens=128, rounds=2)
+# Speedup over the Transformer by length: eager and, where there is a target, compiled.
+TARGETS = {1024: {"transformer": 1.4, "compiled": 1.1}, 256: {"transformer": 1.1}}
+SGEMM_TARGET = 0.42  # share of the peak at the first length, counting 6 operations per parameter and token
 
 
 def measure(sizes: Sizes, *, command: str, log: Log) -> Result:
-    results = Collector(machine.examine(), log)
+    results = Collector(machine.with_peaks(machine.examine()), log)
     config = train_config(sizes)
     with tempfile.TemporaryDirectory() as folder:
         log("the training loop against bare steps")
         results.rows.append(overhead(config, Path(folder) / "run"))
     log("Multiscreen against the Transformer nearest in size")
     results.rows.append(side_by_side(config))
+    for length in sizes.lengths:
+        compare_steps(results, sizes, length)
     return results.result("train", command)
+
+
+def compare_steps(results: Collector, sizes: Sizes, length: int) -> None:
+    """Time a step of the Multiscreen against the Transformer of its size, as it is and under torch.compile."""
+    cases = without_compiler(results, build_cases(sizes.psi))
+    cases = {key: cases[key] for key in ("plain", "transformer", "compiled", "windowed") if key in cases}
+    batch = max(1, sizes.step_tokens // length)
+    text = random_tokens(batch, length + 1)
+    name = f"training step, T = {length:,}, batch {batch}"
+
+    def measure_steps() -> dict[str, list[float]]:
+        turns: Turns = {key: step(case.model, text, compiled=case.compiled) for key, case in cases.items()}
+        if "compiled" in turns:
+            turns["compiled"]()  # compile now, so that no round includes it
+        return interleave(turns, sizes.rounds)
+
+    times = results.measure_once(name, measure_steps)
+    full = (sizes.psi, sizes.step_tokens) == (FULL.psi, FULL.step_tokens)
+    assert results.machine.sgemm_gflops is not None, "with_peaks measures it"
+    peak = results.machine.sgemm_gflops * 1e9
+    for key, case in cases.items():
+        rival = {} if key == "plain" else {"against": cases["plain"].name, "theirs": times["plain"]}
+        timed = row(case.name, "training step", length, times[key], setting=f"batch {batch}", **rival)
+        share = 6 * count_parameters(case.model) * batch * length / timed.seconds.median / peak
+        speed = batch * length / timed.seconds.median
+        results.rows.append(replace(timed, sgemm_share=share, tokens_per_s=speed))
+        if key == "plain" and length == sizes.lengths[0]:
+            what = f"psi = {sizes.psi}, {name}: share of the SGEMM peak, 6 operations per parameter and token"
+            results.targets.append(at_least(what, share, SGEMM_TARGET, full_size=full, unit=""))
+        if key in TARGETS.get(length, {}):
+            what = f"psi = {sizes.psi}, {name}: Multiscreen, against the {case.name}"
+            value = median_ratio(times[key], times["plain"])
+            results.targets.append(at_least(what, value, TARGETS[length][key], full_size=full))
 
 
 def train_config(sizes: Sizes) -> TrainConfig:

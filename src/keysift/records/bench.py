@@ -38,6 +38,8 @@ class Row:
     sgemm_share: float | None = None
     """FLOP/s as a share of the SGEMM peak, counting two operations per channel and pair in the window.
 
+    For a training step of a model, six operations per parameter and token.
+
     Exceeds one if the kernel skips pairs.
     """
     read_share: float | None = None
