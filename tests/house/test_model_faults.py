@@ -11,12 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from keysift.kernels.attend import Choice
 from keysift.kernels.positions import Positions
 from keysift.mechanisms import screening
+from keysift.mechanisms.spec import Mechanism, Site
 from keysift.models import language_model as language
 from keysift.models import presets
 from keysift.nn import cache as caches
-from keysift.nn import cached_attention, embedding, layer_cache, scalars, tile
+from keysift.nn import cached_attention, embedding, fused_tiles, layer_cache, scalars, tile
 from keysift.nn.inference import Inference
 from tests.machine import needs_kernel
 from tests.models import checks, test_cache, test_documents
@@ -70,12 +72,23 @@ def positions_in_bf16(patch: Patch) -> None:
 
 
 def change_attend_positions(patch: Patch, change: Callable[[Positions], Positions]) -> None:
+    """Change the positions that `attend` and the operator of a whole layer get."""
     make_call = cached_attention.make_call
 
     def wrong(mechanism: object, q: Tensor, k: Tensor, v: Tensor, *, positions: Positions, **options: object) -> object:
         return make_call(mechanism, q, k, v, positions=change(positions), **options)
 
     patch.setattr(cached_attention, "make_call", wrong)
+    explain_tiles, make_tile_call = fused_tiles.explain_tiles, fused_tiles.make_tile_call
+
+    def explain_wrong(mechanism: Mechanism, site: Site, like: Tensor, positions: Positions) -> Choice:
+        return explain_tiles(mechanism, site, like, change(positions))
+
+    def wrong_tiles(*inputs: object, positions: Positions, **options: object) -> object:
+        return make_tile_call(*inputs, positions=change(positions), **options)
+
+    patch.setattr(fused_tiles, "explain_tiles", explain_wrong)
+    patch.setattr(fused_tiles, "make_tile_call", wrong_tiles)
 
 
 def mask_in_bf16(patch: Patch) -> None:

@@ -52,15 +52,20 @@ class FusedTiles:
         past = None if fills else self._past(x_BTD, context.positions, scalars)
         if past is not None:
             return self._long_rows(x_BTD, scalars, scale_H, past)
-        batch, tokens, _ = x_BTD.shape
-        rows = batch if fills or not can_inspect_values() else max(1, PIECE // tokens)
-        pieces = []
-        for start in range(0, batch, rows):
-            positions = context.positions.select_rows(start, start + rows) if rows < batch else context.positions
-            projected = project_together(self.inputs, x_BTD[start : start + rows])
+        if fills or not can_inspect_values() or x_BTD.shape[0] * x_BTD.shape[1] <= PIECE:
+            projected = project_together(self.inputs, x_BTD)
             if layer_cache is not None:
                 self._fill(layer_cache, projected, context)
-            pieces.append(self.output(self._gated(projected, scalars, scale_H, positions)))
+            return self._output(projected, scalars, scale_H, context.positions)
+        rows = max(1, PIECE // x_BTD.shape[1])
+        starts = range(0, x_BTD.shape[0], rows)
+        pieces = [
+            self._output(
+                project_together(self.inputs, x_BTD[start : start + rows]),
+                *(scalars, scale_H, context.positions.select_rows(start, start + rows)),
+            )
+            for start in starts
+        ]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
     def explain(self, x_BTD: Tensor, context: AttentionContext) -> Choice:
@@ -79,6 +84,10 @@ class FusedTiles:
         layer_cache.check_finite(new)
         layer_cache.extend(new, context.update)
 
+    def _output(self, projected_BSX: Tensor, scalars: Scalars, scale_H: Tensor, positions: Positions) -> Tensor:
+        dx_BTD: Tensor = self.output(self._gated(projected_BSX, scalars, scale_H, positions))
+        return dx_BTD
+
     def _gated(self, projected_BSX: Tensor, scalars: Scalars, scale_H: Tensor, positions: Positions) -> Tensor:
         """Input of the output projection."""
         call = make_tile_call(
@@ -95,10 +104,11 @@ class FusedTiles:
     def _past(self, x_BTD: Tensor, positions: Positions, scalars: Scalars) -> int | None:
         """Number of earlier tokens that a piece of a long row needs, or None where rows are not cut."""
         tokens = x_BTD.shape[1]
-        if tokens < 2 * PIECE or not positions.consecutive or positions.offset != 0 or torch.is_grad_enabled():
+        # A compiled graph holds for every length, so it must not depend on this one.
+        if not can_inspect_values() or tokens < 2 * PIECE or torch.is_grad_enabled():
             return None
         plain = all(map(is_plain, (*self.inputs, self.output))) and not torch.is_autocast_enabled("cpu")
-        if not plain or x_BTD.device.type != "cpu" or not can_inspect_values():
+        if not plain or x_BTD.device.type != "cpu" or not positions.consecutive or positions.offset != 0:
             return None
         longest = torch.as_tensor(scalars.get("effective_window", math.inf)).max()
         return int(min(float(tokens), math.ceil(longest) if longest.isfinite() else tokens))

@@ -50,16 +50,17 @@ def project_together(projections: Sequence[nn.Module], x_BTD: Tensor) -> Tensor:
     in every call, so that they stay separate parameters. Wrapped or hooked modules (adapters, sharding) run one by one.
     """
     weights = [module.weight for module in projections if is_plain(module)]
-    if len(weights) == len(projections) and x_BTD.shape[0] * x_BTD.shape[1] >= _JOIN_FROM:
+    # A compiled graph holds for every number of tokens, so it does not depend on this one.
+    many = torch.compiler.is_compiling() or x_BTD.shape[0] * x_BTD.shape[1] >= _JOIN_FROM
+    if many and len(weights) == len(projections):
         return F.linear(x_BTD, torch.cat(weights))
     return torch.cat([module(x_BTD) for module in projections], dim=-1)
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether calling the module runs hooks, which a fused path would skip."""
-    return bool(
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    )
+    """Whether calling the module runs hooks or a replaced forward method, which a fused path would skip."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return any(hooks) or "forward" in module.__dict__  # accelerate replaces it to load offloaded weights
 
 
 def is_plain(module: nn.Module) -> TypeGuard[nn.Linear]:
