@@ -119,8 +119,8 @@ class Multiscreen(LanguageModel):
             embedding=table.weight,
             head=table.weight,
             unit_rows=True,
-            in_scale=math.exp(table.s_E),
-            out_scale=math.exp(table.s_F),
+            in_scale=math.exp(table.s_E.detach()),
+            out_scale=math.exp(table.s_F.detach()),
         )
 
     def _output_rows(self) -> Tensor:
