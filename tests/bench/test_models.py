@@ -43,7 +43,7 @@ def test_bench_models_command(capsys: pytest.CaptureFixture[str], monkeypatch: p
     assert _main(["bench", "models", "--quick", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert {row["step"] for row in result["rows"]} == {"forward", "training step", "decode"}
-    assert [target["target"] for target in result["targets"]] == [2.8, 38.0, 4.0, 2.0, 1.1, 1.0]
+    assert [target["target"] for target in result["targets"]] == [2.8, 38.0, 4.0, 2500, 1.1, 1.0]
     assert all(target["met"] is None for target in result["targets"])
     decoded = {(row["what"], row["tokens"]): row["cache_bytes"] for row in result["rows"] if row["step"] == "decode"}
     multiscreen_name, transformer_name = "Multiscreen, windows as initialised", "Transformer"

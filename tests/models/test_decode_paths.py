@@ -211,6 +211,8 @@ class Custom(LanguageModel):
         ("a module has a hook", lambda: with_hook(MODELS["short windows"]())),
         ("not entmax15", lambda: perturbed_transformer(dataclasses.replace(SMALL, mechanism="entmax15"))),
         ("keys stay visible beyond the window", lambda: with_kept_keys(MODELS["sliding windows"]())),
+        ("does not support ALiBi", lambda: perturbed_transformer(dataclasses.replace(SMALL, position="alibi"))),
+        ("only a part of the channels", lambda: perturbed_transformer(dataclasses.replace(SMALL, rope_share=0.5))),
         ("a weight is", lambda: with_wrong_shape(MODELS["softmax, shared keys"]())),
     ],
 )

@@ -249,6 +249,8 @@ def cache_bytes(case: ModelCase, length: int) -> int:
     total = 0.0
     for layer in small.layers:
         entry_bytes = sum(x.shape[-1] * x.element_size() for x in layer.entries.values())
+        if layer.prepared is not None:
+            entry_bytes += layer.prepared.blocks.shape[2] * layer.prepared.blocks.element_size()
         total += entry_bytes * sum(min(limit, length) for limit in layer.limits)
     return int(total)
 
@@ -258,7 +260,7 @@ def filled_cache(case: ModelCase, length: int) -> Cache:
     """A cache as after `length` tokens, filled with random entries, with room for one more token.
 
     Reading a text of that length would take hours, and the values do not change the work. Without the room, the growth
-    of the cache would be timed too.
+    of the cache would be timed too. So would the preparation of all keys, without the token decoded at the end.
     """
     cache = case.model.cache(1, inference=case.inference)
     decode_token(case.model, cache)
@@ -267,6 +269,7 @@ def filled_cache(case: ModelCase, length: int) -> Cache:
         store._grow(length + 1, store.entries)
         for entries in store.entries.values():
             entries.normal_(generator=random)
+    decode_after(case.model, cache, length)
     _set_length(cache, length)
     return cache
 
