@@ -69,7 +69,7 @@ sanitize:
 	for isa in plain avx2 avx512; do echo "$$isa"; KEYSIFT_ISA=$$isa build/sanitize/keysift_driver || exit 1; done
 
 # Repeat the benchmarks that docs/ shows. Takes about two hours on a quiet machine.
-BENCHMARKS := screening mechanisms models documents decode
+BENCHMARKS := screening mechanisms models train documents decode
 bench: $(READY)
 	for name in $(BENCHMARKS); do $(BIN)/keysift bench $$name --out docs/results/$$name.json || exit 1; done
 	$(BIN)/python docs/generate.py
