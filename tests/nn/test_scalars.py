@@ -2,10 +2,12 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 
+from keysift.kernels.scalars import align_scalars
 from keysift.mechanisms.gates import output_head_gate, value_gate
 from keysift.mechanisms.screening import SCREENING
 from keysift.mechanisms.softmax import SOFTMAX
@@ -13,6 +15,7 @@ from keysift.mechanisms.spec import Mechanism, Per, Promise, Scalar, Site
 from keysift.models.multiscreen import Multiscreen, MultiscreenConfig
 from keysift.nn.inference import Inference
 from keysift.nn.scalars import MechanismScalars
+from tests.refusals import refuses
 
 SITE = Site(heads=4, key_width=3, value_width=5, context=16, layer=1, depth=2)
 
@@ -34,6 +37,40 @@ def test_projections_have_the_axes_of_the_spec() -> None:
     assert values["value_gate"].shape == (2, 2, 7, 5)
     assert values["output_head_gate"].shape == (2, 4, 7)
     assert bool((values["value_gate"] > 0).all())
+
+
+def per_head(site: Site, generator: torch.Generator | None) -> torch.Tensor:
+    return torch.arange(site.heads, dtype=torch.float64)
+
+
+def one_number(site: Site, generator: torch.Generator | None) -> torch.Tensor:
+    return torch.tensor(3.0, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("per", "init", "bias"), [(Per.QUERY, per_head, [0, 1, 2, 3]), (Per.KEY_CHANNEL, one_number, [3] * 10)]
+)
+def test_projected_scalars_take_a_bias(per: Per, init: Callable[..., torch.Tensor], bias: list[float]) -> None:
+    """The bias begins at `init` for every head and channel, is trained, and is the value of `attend` by default."""
+    tilt = Scalar(name="tilt", meaning="a test", per=per, bias=True, init=init, probes=(1.0,))
+    mechanism = dataclasses.replace(SOFTMAX, name="tilted", scalars=(tilt,))
+    result = make_scalars(mechanism, key_heads=2)
+    assert result.raw_tilt.bias.tolist() == bias
+    x = torch.randn(2, 7, 6)
+    value = result(x, Inference())["tilt"]
+    expected = (x @ result.raw_tilt.weight.T + result.raw_tilt.bias).unflatten(2, (value.shape[1], -1)).transpose(1, 2)
+    torch.testing.assert_close(value, expected if per.value.endswith("V") else expected[..., 0])
+    value.sum().backward()
+    torch.testing.assert_close(result.raw_tilt.bias.grad, torch.full((len(bias),), 14.0))
+    sizes = {"B": 2, "H": 4, "G": 2, "T": 7, "S": 7, "V": 5}
+    default = align_scalars(mechanism, None, SITE, sizes, dtype=torch.float32, device=torch.device("cpu"))["tilt"]
+    zeros = result(torch.zeros_like(x), Inference())["tilt"]
+    torch.testing.assert_close(default.expand(*zeros.shape[:3], -1).squeeze(-1), zeros)
+
+
+def test_only_projected_scalars_take_a_bias() -> None:
+    with refuses("tilt is one number per head, and only a scalar projected from tokens takes a bias"):
+        Scalar(name="tilt", meaning="a test", per=Per.HEAD, bias=True, probes=(1.0,))
 
 
 @pytest.mark.parametrize("per", [Per.LAYER, Per.HEAD, Per.CHANNEL, Per.HEAD_CHANNEL])

@@ -110,8 +110,9 @@ class Scalar:
 
     `init` returns the initial raw parameter in fp64: a draw from the generator, or the mean without a generator. `link`
     maps the raw parameter to the value that the definition uses. A layer stores the raw parameter in its own dtype. The
-    raw parameter of a projected scalar is the layer's projection, with mean zero. docs/mechanisms/adding.md explains
-    every field.
+    raw value of a projected scalar is a projection of the layer's input, with mean zero, plus with `bias` a parameter:
+    one number for each head (and channel), for which `init` returns the first values or one for all of them.
+    docs/mechanisms/adding.md explains every field.
     """
 
     name: str
@@ -123,12 +124,21 @@ class Scalar:
     up_to: float = float("inf")
     above_allowed: bool = False
     learned: bool = True
+    bias: bool = False  # of a projected scalar
     follows: str | None = None  # defaults to the value of this other scalar
     probes: tuple[float, ...]  # values at which promises and backends are tested
 
+    def __post_init__(self) -> None:
+        if self.bias and not self.per.projected:
+            raise ConfigError(
+                f"{self.name} is one number per {self.per.name.lower()}, and only a scalar projected from tokens takes "
+                f"a bias; leave bias out, and give its first value as init"
+            )
+
     def default(self, site: Site) -> Tensor:
-        """The value at initialisation."""
-        return self.link(self.init(site, None), site)
+        """The value at initialisation. That of a projected scalar is the value for a layer input of zeros."""
+        value = self.link(self.init(site, None), site)
+        return value.unsqueeze(1) if self.per.projected and value.ndim else value  # one per head, for every token
 
     def check(self, mechanism: str, value: Tensor) -> None:
         """Raise RangeError if a value is out of range."""

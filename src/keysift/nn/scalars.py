@@ -2,7 +2,8 @@
 
     learned, per layer, head or channel   a raw parameter; the scalar's link function maps it to the value
     not learned                           a constant of the site
-    per query or key (projected)          a bias-free projection of the layer's input, then the link function
+    per query or key (projected)          a projection of the layer's input, with a bias if the scalar has one, then the
+                                          link function
 
 Letters: B batch, H heads, G key heads, T tokens, D model width, V value width.
 """
@@ -48,15 +49,19 @@ class MechanismScalars(nn.Module):
         for scalar in mechanism.scalars:
             symbol = self.symbols[scalar.name]
             if scalar.per.projected:
-                self.add_module(symbol, projection(width, self._channels(scalar.per), std, generator))
+                self.add_module(symbol, self._projection(scalar, width, std, generator))
             elif scalar.learned:
                 self.register_parameter(symbol, nn.Parameter(self._raw(scalar, generator)))
 
-    def _channels(self, per: Per) -> int:
-        channels = 1
-        for axis in per.value:
-            channels *= self.sizes.get(axis, 1)
-        return channels
+    def _projection(self, scalar: Scalar, width: int, std: float, generator: torch.Generator) -> nn.Linear:
+        linear = projection(width, math.prod(self._shape(scalar.per)), std, generator)
+        if scalar.bias:
+            linear.bias = nn.Parameter(self._raw(scalar, generator).flatten())
+        return linear
+
+    def _shape(self, per: Per) -> list[int]:
+        """Sizes of a scalar, apart from batch and tokens."""
+        return [self.sizes[axis] for axis in per.value if axis in self.sizes]
 
     def _raw(self, scalar: Scalar, generator: torch.Generator) -> Tensor:
         if torch.get_default_device().type == "meta":
@@ -64,7 +69,8 @@ class MechanismScalars(nn.Module):
             with torch.device("cpu"):
                 return self._raw(scalar, torch.Generator()).to("meta")
         raw = scalar.init(self.site, generator).to(torch.get_default_dtype())
-        return raw.expand([self.sizes[axis] for axis in scalar.per.value]).clone() if raw.ndim == 0 else raw
+        # A learned scalar may be computed from more numbers than it has values: differential attention's lam.
+        return raw.expand(self._shape(scalar.per)).clone() if raw.ndim == 0 or scalar.bias else raw
 
     def linked(self, inference: Inference) -> dict[str, Tensor]:
         """Values (link function applied) of all scalars that do not depend on the input."""
