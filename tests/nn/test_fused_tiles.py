@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from keysift import trace
 from keysift.kernels.attend import force_backend
@@ -15,7 +16,8 @@ from keysift.models.architecture import MultiscreenArch
 from keysift.models.multiscreen import Multiscreen, MultiscreenConfig
 from keysift.nn import fused_tiles
 from keysift.nn.inference import Inference
-from keysift.nn.tile import Tiles
+from keysift.nn.rotary import NoRotation
+from keysift.nn.tile import Gate, Tiles
 from tests.machine import needs_kernel
 
 pytestmark = needs_kernel
@@ -135,7 +137,7 @@ def test_window_expansion_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.testing.assert_close(model(text, inference=inference), whole, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("names", [("q_proj", "gating.gate_proj", "o_proj"), ("gating",), ("k",)], ids=str)
+@pytest.mark.parametrize("names", [("q_proj", "gating.gate_proj", "o_proj"), ("gating",), ("k",), ("rotary",)], ids=str)
 def test_hooks_run(names: tuple[str, ...]) -> None:
     model = open_model()
     expected = model(tokens(2, 40))
@@ -144,7 +146,29 @@ def test_hooks_run(names: tuple[str, ...]) -> None:
         module = model.layers[0].get_submodule(f"tiles.{name}")
         module.register_forward_hook(lambda module, *_: seen.append(module))
     torch.testing.assert_close(model(tokens(2, 40)), expected)
-    assert len(seen) == len(names)
+    assert set(seen) == {model.layers[0].get_submodule(f"tiles.{name}") for name in names}
+
+
+def test_global_hooks_run() -> None:
+    model = open_model()
+    seen: list[nn.Module] = []
+    handle = register_module_forward_hook(lambda module, *_: seen.append(module))
+    try:
+        model(tokens(2, 40))
+    finally:
+        handle.remove()
+    assert {type(module) for module in seen} >= {nn.Linear, Gate, NoRotation}
+    assert {module for module in model.modules() if type(module) is nn.Linear} <= set(seen)
+
+
+def test_backward_hooks_run() -> None:
+    model = open_model()
+    seen: list[nn.Module] = []
+    projections = [module for module in model.modules() if type(module) is nn.Linear]
+    for module in projections:
+        module.register_full_backward_hook(lambda module, *_: seen.append(module))
+    model(tokens(2, 40)).sum().backward()
+    assert set(seen) == set(projections)
 
 
 def test_wrapped_projections_run() -> None:

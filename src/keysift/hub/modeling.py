@@ -23,6 +23,7 @@ from keysift.hub.inputs import keep_and_positions, last_real_columns
 from keysift.hub.offload import offloaded_parameters
 from keysift.hub.pretrained import KeysiftPreTrainedModel
 from keysift.nn.cache import AttentionContext
+from keysift.nn.hooks import has_hooks
 from keysift.nn.inference import Inference
 from keysift.nn.layer_cache import LayerCache
 
@@ -109,7 +110,7 @@ class KeysiftModel(KeysiftPreTrainedModel):
     def decode(self, input_ids: Tensor | None, attention_mask: Tensor | None, cache: Any) -> Tensor | None:
         """Logits of one token per row from keysift's compiled step; None where it does not apply."""
         early_exit = self.config.num_hidden_layers != len(self.keysift.layers)
-        if input_ids is None or not isinstance(cache, WindowCache) or early_exit or self._has_hooks():
+        if input_ids is None or not isinstance(cache, WindowCache) or early_exit or has_hooks(self):
             return None
         if input_ids.ndim != 2 or input_ids.shape[1] != 1 or torch.compiler.is_compiling():
             return None
@@ -120,9 +121,6 @@ class KeysiftModel(KeysiftPreTrainedModel):
         if logits is not None:
             cache.count(1, None)
         return logits
-
-    def _has_hooks(self) -> bool:
-        return bool(self._forward_hooks or self._forward_pre_hooks or "forward" in self.__dict__)
 
     def _run(
         self, streams: list[Tensor], with_attentions: bool

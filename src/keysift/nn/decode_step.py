@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as torch_module
 
 from keysift.kernels.attend import forced_backend
 from keysift.kernels.cpu import decode, library
@@ -22,6 +21,7 @@ from keysift.kernels.cpu.library import DecodeCache
 from keysift.kernels.transforms import can_inspect_values, in_forward_mode
 from keysift.nn.cache import Cache
 from keysift.nn.decode_weights import NotDescribed, describe_layer
+from keysift.nn.hooks import GLOBAL_FORWARD_HOOKS, forward_hooks, replaces_forward
 from keysift.nn.inference import Inference
 from keysift.nn.tap import TapBase
 
@@ -40,9 +40,8 @@ class ModuleState:
         self._attributes = [module.__dict__ for module in modules]
         taps = [module for module in modules if isinstance(module, TapBase)]
         self._must_be_empty = [
-            torch_module._global_forward_hooks,
-            torch_module._global_forward_pre_hooks,
-            *(hooks for module in modules for hooks in (module._forward_hooks, module._forward_pre_hooks)),
+            *GLOBAL_FORWARD_HOOKS,
+            *(hooks for module in modules for hooks in forward_hooks(module)),
             *(listeners for tap in taps for listeners in (tap._listeners, tap._editors)),
         ]
         self._places = [(module._parameters, name) for module in modules for name in module._parameters]
@@ -62,7 +61,7 @@ class ModuleState:
             return "a module has a hook, or a tap has a listener"
         if self._children != self._children_then or list(map(type, self._modules)) != self._types:
             return "a module was replaced"
-        if any("forward" in attributes for attributes in self._attributes):
+        if any(map(replaces_forward, self._attributes)):
             return "the forward method of a module was replaced"
         return "a parameter was replaced" if self._read() != self._parameters_then else None
 

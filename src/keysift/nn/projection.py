@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from keysift.nn.hooks import has_hooks
+
 _JOIN_FROM = 32  # tokens; for fewer, joining the weights costs more than it saves
 
 
@@ -55,12 +57,6 @@ def project_together(projections: Sequence[nn.Module], x_BTD: Tensor) -> Tensor:
     if many and len(weights) == len(projections):
         return F.linear(x_BTD, torch.cat(weights))
     return torch.cat([module(x_BTD) for module in projections], dim=-1)
-
-
-def has_hooks(module: nn.Module) -> bool:
-    """Whether calling the module runs hooks or a replaced forward method, which a fused path would skip."""
-    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    return any(hooks) or "forward" in module.__dict__  # accelerate replaces it to load offloaded weights
 
 
 def is_plain(module: nn.Module) -> TypeGuard[nn.Linear]:

@@ -18,8 +18,9 @@ from keysift.mechanisms.spec import Mechanism, Site
 from keysift.nn.cache import AttentionContext
 from keysift.nn.cached_attention import AttentionTaps, attend_with_cache
 from keysift.nn.fused_tiles import FusedTiles
+from keysift.nn.hooks import has_hooks
 from keysift.nn.layer_cache import LayerCache
-from keysift.nn.projection import has_hooks, merge, projection, split
+from keysift.nn.projection import merge, projection, split
 from keysift.nn.rotary import NoRotation
 from keysift.nn.scalars import MechanismScalars
 from keysift.nn.tap import CallTap, Tap
@@ -103,10 +104,12 @@ class Tiles(nn.Module):
     def _fused(self) -> FusedTiles | None:
         """The layer as one operator and two matrix products, or None where a step between them must run."""
         taps = (self.call, self.q, self.k, self.v, self.scores, self.relevance, self.screened, self.gate)
-        if any(tap.has_listeners or has_hooks(tap) for tap in taps) or type(self.rotary) is not NoRotation:
+        if any(tap.has_listeners or has_hooks(tap) for tap in taps):
             return None
         gate = self.gating
-        if type(gate) not in (Gate, NoGate) or has_hooks(gate):
+        if type(self.rotary) is not NoRotation or type(gate) not in (Gate, NoGate):
+            return None
+        if has_hooks(self.rotary) or has_hooks(gate):
             return None
         return FusedTiles(
             mechanism=self.mechanism,
