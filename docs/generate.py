@@ -16,6 +16,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 from typing import get_args
@@ -111,12 +112,33 @@ def counts() -> str:
     )
 
 
+def versions() -> str:
+    """Ranges of pyproject.toml, and the versions of constraints.txt, with which the tests run."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split() if "==" in line)
+    requirements = [*project["dependencies"], *project["optional-dependencies"]["hub"]]
+    (torch, transformers) = (
+        next(text for text in requirements if text.startswith(name)) for name in ("torch", "transformers")
+    )
+    rows = ["| | supported | tested |", "|---|---|---|"]
+    rows.append(f"| Python | {project['requires-python']} | 3.11 |")
+    rows += [
+        f"| {name} | {text[len(name) :]} | {pins[name]} |"
+        for name, text in (("torch", torch), ("transformers", transformers))
+    ]
+    return "\n".join(rows)
+
+
 def _entry(page: Path) -> str:
     title = page.read_text().split("\n", 1)[0].removeprefix("# ")
     return f"- [{title}]({page.relative_to(ROOT / 'docs')})"
 
 
 def write_all() -> None:
+    from docs import notebook
+
+    for file in notebook.NOTEBOOKS:
+        notebook.store(file)
     for file, text in evidence().items():
         file.write_text(text)
     for name, command in FILES.items():
@@ -132,9 +154,8 @@ def write_all() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--index"]:
-        sys.stdout.write(index() + "\n")
-    elif sys.argv[1:] == ["--counts"]:
-        sys.stdout.write(counts() + "\n")
+    blocks = {"--index": index, "--counts": counts, "--versions": versions}
+    if len(sys.argv) == 2:
+        sys.stdout.write(blocks[sys.argv[1]]() + "\n")
     else:
         write_all()
