@@ -72,6 +72,12 @@ def test_train_resume_runs_and_generate(corpus: Path, tmp_path: Path, capsys: py
     assert "no runs in" in capsys.readouterr().out
 
 
+def test_generated_tasks_train_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ("--psi", 2, "--batch-tokens", 64, "--steps", 1, "--val-sequences", 2)
+    call("train", "--data", "recall", "--context", 32, *sizes, "--out", tmp_path / "recall")
+    assert "finished at step 1" in capsys.readouterr().err
+
+
 def test_dry_run_writes_nothing(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
     call("train", "--data", corpus, *SMALL, "--steps", 100, "--minutes", 1, "--out", tmp_path / "run", "--dry-run")
     text, progress = capsys.readouterr()

@@ -75,9 +75,10 @@ def run(args: Args) -> None:
 def _check_data(source: str) -> None:
     """Refuse a missing text before torch is imported. Existing folders are searched once, later."""
     if ":" not in source and not Path(source).expanduser().exists():
-        from keysift.data.sources import find_source
+        from keysift.data.sources import SOURCES, find_source
 
-        find_source(source)
+        if source not in SOURCES:
+            find_source(source)
 
 
 def _matched(args: Args) -> TrainConfig:
