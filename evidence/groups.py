@@ -6,7 +6,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from evidence.records import RunRecord
-from keysift.core.statistics import Sample, sample
+from keysift.core.config import config
+from keysift.core.statistics import Sample
+
+
+@config
+class SeedSample(Sample):
+    """Values of one quantity, one per seed."""
+
+    seeds: tuple[int, ...]
+
+    def minus(self, other: "SeedSample") -> tuple[float, ...]:
+        """Differences for the seeds that both have, in the order of the seeds."""
+        ours, theirs = (dict(zip(side.seeds, side.values, strict=True)) for side in (self, other))
+        return tuple(ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys()))
+
+
+def by_seed(values: Iterable[tuple[int, float | None]]) -> SeedSample | None:
+    """Seeds with their values, without those that are None; None if no value is left."""
+    known = {seed: value for seed, value in values if value is not None}
+    return SeedSample(values=tuple(known.values()), seeds=tuple(known)) if known else None
 
 
 @dataclass(frozen=True)
@@ -22,13 +41,13 @@ class SeedGroup:
         return self.records[0].parameters
 
     @property
-    def losses(self) -> Sample | None:
+    def losses(self) -> SeedSample | None:
         """Validation losses of the runs that finished."""
-        return sample(record.val_loss for record in self.records if record.finished)
+        return by_seed((record.seed, record.val_loss) for record in self.records if record.finished)
 
     @property
-    def accuracies(self) -> Sample | None:
-        return sample(record.accuracy for record in self.records if record.finished)
+    def accuracies(self) -> SeedSample | None:
+        return by_seed((record.seed, record.accuracy) for record in self.records if record.finished)
 
     @property
     def diverged(self) -> int:
@@ -39,29 +58,20 @@ class SeedGroup:
         points = (point for record in self.records for point in record.measures.get(measure, []))
         return list(dict.fromkeys(point["setting"] for point in points))
 
-    def accuracy_at(self, length: int, setting: str) -> Sample | None:
+    def accuracy_at(self, length: int, setting: str) -> SeedSample | None:
         """Share of correct answers at a multiple of the training length, over all depths."""
-        shares = []
-        for record in self.records:
-            cells = [
-                cell
-                for cell in record.measures.get("lengths", [])
-                if cell["ratio"] == length and cell["setting"] == setting
-            ]
-            if cells:
-                shares.append(sum(cell["correct"] for cell in cells) / sum(cell["total"] for cell in cells))
-        return sample(shares)
+        return by_seed((record.seed, record.accuracy_at(length, setting)) for record in self.records)
 
-    def loss_at(self, context: float, setting: str) -> Sample | None:
+    def loss_at(self, context: float, setting: str) -> SeedSample | None:
         """Loss of tokens with this much context before them, in training lengths."""
         losses = []
         for record in self.records:
             tokens = context * record.settings["context"]
             points = record.measures.get("positions", [])
-            losses += [p["nats"] for p in points if p["context"] == tokens and p["setting"] == setting]
-        return sample(losses)
+            losses += [(record.seed, p["nats"]) for p in points if p["context"] == tokens and p["setting"] == setting]
+        return by_seed(losses)
 
-    def loss_at_best_rope(self, context: float) -> Sample | None:
+    def loss_at_best_rope(self, context: float) -> SeedSample | None:
         """The lowest mean loss over RoPE factors."""
         scaled = [setting for setting in self.settings("positions") if setting.startswith("RoPE")]
         samples = [losses for setting in scaled if (losses := self.loss_at(context, setting)) is not None]
@@ -100,6 +110,12 @@ def label(settings: dict[str, Any]) -> str:
     """Short name of a model, from the settings that tell models of a study apart."""
     if settings["arch"] == "transformer":
         parts = ["Transformer", *([] if settings["mechanism"] == "softmax" else [str(settings["mechanism"])])]
+        position, window = (
+            _pattern(settings.get(name, default)) for name, default in (("position", "rope"), ("window", 0))
+        )
+        parts += [] if position == "rope" else [position.replace("none", "NoPE").replace("alibi", "ALiBi")]
+        parts += [] if window == "0" else [f"window {window}"]
+        parts += [f"first {settings['kept']} kept"] if settings.get("kept") else []
         return ", ".join([*parts, *(["QK norm"] if settings["qk_norm"] else [])])
     start = tuple(settings["acceptance_start"])
     parts = ["Multiscreen"]
@@ -110,3 +126,8 @@ def label(settings: dict[str, Any]) -> str:
     parts += [] if settings["acceptance"] == "learned" else [f"r = {settings['acceptance']:g}"]
     parts += [f"decay {settings['weight_decay']:g}"] if settings["weight_decay"] else []
     return ", ".join(parts)
+
+
+def _pattern(value: Any) -> str:
+    """A setting that is one value or a pattern of layers."""
+    return "/".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from evidence.paired import Word
 from evidence.rules import Verdict, missing
 from evidence.study import Claim, Study
-from evidence.welch import Word
 from keysift.core.config import load
 from keysift.core.markdown import table_head, table_row
 from keysift.records.bench import Result, Row
@@ -33,13 +33,11 @@ def faster_at_longest(claim: Claim, bench: Result | None) -> Verdict:
     ratio, quick = longest.speedup, "--quick" in bench.command.split()
     once = ratio.low == ratio.high
     low, high = (ratio.low / CLEAR, ratio.high * CLEAR) if once else (ratio.low, ratio.high)
-    word: Word = (
-        "undecided" if quick or low <= 1 <= high else "reproduced at this scale" if low > 1 else "not reproduced"
-    )
+    word: Word = "underpowered" if quick or low <= 1 <= high else "supported" if low > 1 else "contradicted"
     why = f"at {longest.tokens:,} tokens, {_speedup(longest)}"
     spread = "" if once else f" ({ratio.low:.2f} to {ratio.high:.2f})"
     effect = f"{ratio.median:.2f} times as fast{spread} at {longest.tokens:,} tokens"
-    return Verdict(claim.text, word, why, effect, "one round" if once else "several rounds")
+    return Verdict(claim, word, why, effect, "one round" if once else "several rounds")
 
 
 def _timed(bench: Result | None, claim: Claim) -> Sequence[Row]:

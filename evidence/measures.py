@@ -3,6 +3,7 @@
 Each is a list of plain dictionaries, one per point of a figure.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from keysift.evaluate.retrieval import count_correct_targets, inference_settings
 from keysift.evaluate.retrieval_tasks import TEST_SEED_OFFSET, recall_task
 from keysift.models.architecture import MultiscreenArch
 from keysift.nn.inference import Inference
-from keysift.records.evaluation import ROPE_SCALED
+from keysift.records.evaluation import AS_TRAINED, ROPE_SCALED
 
 Points = list[dict[str, Any]]
+YARN = "YaRN"
+DEVELOPMENT = "development"  # the measurement that chooses a grid point, on rows that decide no claim
 
 # Rows of recall by multiple of the training length. Long rows are expensive. Every needle of a row is queried.
 RECALL_ROWS = {1: 96, 2: 96, 4: 96, 8: 64, 16: 48, 32: 24, 64: 16}
@@ -28,16 +31,28 @@ ROPE_FACTORS = (2, 4, 8, 16, 32, 64)
 DOCUMENTS = 16
 
 
-def measure(run_dir: Path, plan: Plan) -> dict[str, Points]:
-    """Every measurement of the plan, by name."""
+def measure(run_dir: Path, plan: Plan, names: Iterable[str]) -> dict[str, Points]:
+    """The named measurements of a run."""
+    if not names:
+        return {}
     run = open_measured_model(str(run_dir))
     accuracy = abcdigits_accuracy if run.trained_on.startswith("abcdigits") else recall_accuracy
     measurements = {
         "lengths": lambda: accuracy(run),
         "positions": lambda: loss_by_position(run, plan.texts),
         "windows": lambda: learned_windows(run),
+        DEVELOPMENT: lambda: development_accuracy(run, plan.choose_at),
     }
-    return {name: measurements[name]() for name in plan.measure}
+    return {name: measurements[name]() for name in names}
+
+
+def development_accuracy(run: MeasuredModel, ratio: int) -> Points:
+    """Needles of recall retrieved as trained at a multiple of the training length, on rows that no claim uses."""
+    task = recall_task(run.tokenizer, seed=TEST_SEED_OFFSET + 1, trained_on=run.trained_on)
+    length = ratio * _training_length(run)
+    rows = [task.row(number, length=length, needles_only=True) for number in range(RECALL_ROWS[ratio])]
+    correct, total = count_correct_targets(run.model, rows)
+    return [{"length": length, "setting": AS_TRAINED, "correct": correct, "total": total, "ratio": ratio}]
 
 
 def recall_accuracy(run: MeasuredModel) -> Points:
@@ -94,11 +109,14 @@ def learned_windows(run: MeasuredModel) -> Points:
 
 
 def _settings(run: MeasuredModel, ratio: int) -> dict[str, Inference]:
-    """As trained, and with expanded windows (Multiscreen) or RoPE scaled to the length (Transformer)."""
+    """As trained, and with expanded windows (Multiscreen) or with RoPE scaled to the length, linearly and by YaRN."""
     if _is_multiscreen(run):
         return inference_settings(expand_windows=True)
     settings = inference_settings()
-    return settings if ratio == 1 else {**settings, ROPE_SCALED: Inference(rope_factor=float(ratio))}
+    if ratio == 1 or getattr(run.model.config, "position", None) != "rope":
+        return settings
+    yarn = Inference(rope_scaling=f"yarn:factor={ratio}")
+    return {**settings, ROPE_SCALED: Inference(rope_factor=float(ratio)), YARN: yarn}
 
 
 def _is_multiscreen(run: MeasuredModel) -> bool:

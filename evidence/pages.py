@@ -9,7 +9,7 @@ from evidence.groups import group_by_seed
 from evidence.latency import STATEMENT, faster_at_longest, latency_tables, read_benchmark
 from evidence.records import RunRecord, read_records
 from evidence.repeats import Repeat
-from evidence.rules import RULES, Verdict
+from evidence.rules import RULES, Verdict, corrected
 from evidence.study import ROOT, Study, find_studies
 from evidence.tables import measurement_tables
 from keysift.core.markdown import table_head, table_row
@@ -17,14 +17,16 @@ from keysift.core.markdown import table_head, table_row
 INTRODUCTION = """# What we found
 
 Claims about screening, tested at the scale of one machine. The rule that decides a claim is on the page of its study.
+Models of a study share their data order seed by seed, so every test is paired.
 
-- *Reproduced*: the difference has the claimed sign and passes the rule.
-- *Not reproduced*: it passes the rule with the opposite sign, or the claimed effect did not occur.
-- *Undecided*: neither.
+- *Supported*, *contradicted*: the difference has the claimed or the opposite sign, and the test rejects equality.
+- *Equivalent within the margin*: the 90% interval lies within the margin of the claim.
+- *Underpowered*: neither. *n needed* is the number of seeds for a power of 80% at the margin or the observed effect.
+- *Task not learned by either*: both models fail at their training length, so the comparison says nothing.
 
 A positive effect supports the claim. Intervals are 95% intervals over seeds; for times they are quartiles over rounds.
-n is the number of seeds per model, the smaller one if they differ. Most rules test at the 5% level, so expect one or
-two of these claims to pass by chance.
+n is the number of seeds that both models have. Primary claims are corrected for their number by Holm's method. All
+other claims are exploratory: each is tested at the 5% level, so expect one in twenty to pass by chance.
 """
 
 AFTER_TABLE = """
@@ -50,33 +52,53 @@ alone, even on another machine. `make evidence` completes all studies.
 def render(root: Path = ROOT) -> dict[str, str]:
     """Text of every generated file below a folder of studies, by relative path."""
     studies = find_studies(root)
+    decided = decide(studies)
     files = {"headline.svg": headline.figure(), "README.md": f"{INTRODUCTION}\n{table(studies)}{AFTER_TABLE}"}
     for study in studies:
-        files |= {f"{study.name}/{name}": text for name, text in render_study(study).items()}
+        files |= {f"{study.name}/{name}": text for name, text in render_study(study, decided[study.name]).items()}
     return files
 
 
 def table(studies: Sequence[Study]) -> str:
-    """The claims of all studies: effect, interval, n and verdict."""
-    lines = table_head("claim", "effect", "n", "verdict", "study")
-    for study in studies:
-        link = f"[{study.page.title}]({study.name}/README.md)"
-        lines += [table_row(v.claim, v.effect, v.n, f"**{v.word}**", link) for v in verdicts(study)]
-    return "\n".join(lines) + "\n"
+    """The claims of all studies, primary ones first: effect, interval, n and verdict."""
+    decided, titles = decide(studies), {study.name: study.page.title for study in studies}
+    text = ""
+    for primary, title in ((True, "Primary claims"), (False, "Exploratory claims")):
+        lines = [f"## {title}", "", *table_head("claim", "effect", "n", "verdict", "study")]
+        for name, verdicts in decided.items():
+            link = f"[{titles[name]}]({name}/README.md)"
+            lines += [
+                table_row(verdict.claim.text, verdict.effect, verdict.n, f"**{verdict.text}**", link)
+                for verdict in verdicts
+                if verdict.claim.primary == primary
+            ]
+        text += "\n".join(lines) + "\n\n"
+    return text
+
+
+def decide(studies: Sequence[Study]) -> dict[str, list[Verdict]]:
+    """Verdicts by the name of the study, with the primary claims of all studies corrected together."""
+    decided = [(study.name, verdict) for study in studies for verdict in verdicts(study)]
+    results: dict[str, list[Verdict]] = {study.name: [] for study in studies}
+    for (name, _), verdict in zip(decided, corrected([verdict for _, verdict in decided]), strict=True):
+        results[name].append(verdict)
+    return results
 
 
 def verdicts(study: Study) -> list[Verdict]:
+    """Verdicts of one study, without correction."""
     if study.plan is None:
         bench = read_benchmark(ROOT.parent / study.page.benchmark)
         return [faster_at_longest(claim, bench) for claim in study.claims]
-    groups = group_by_seed(read_records(study.records).values())
+    deciding = (record for record in read_records(study.records).values() if record.seed in study.plan.seeds)
+    groups = group_by_seed(deciding)
     return [RULES[claim.rule].decide(claim, groups) for claim in study.claims]
 
 
-def render_study(study: Study) -> dict[str, str]:
-    """README.md, and figure.svg if there is something to draw."""
+def render_study(study: Study, decided: Sequence[Verdict]) -> dict[str, str]:
+    """README.md with the verdicts, and figure.svg if there is something to draw."""
     lines = [f"# {study.page.title}", ""]
-    lines += [f"- **{verdict.claim}: {verdict.word}** ({verdict.why})" for verdict in verdicts(study)]
+    lines += [f"- **{verdict.claim.text}: {verdict.text}** ({verdict.why})" for verdict in decided]
     statements = dict.fromkeys(STATEMENT if study.plan is None else RULES[c.rule].statement for c in study.claims)
     rule = " ".join([*statements, *([study.page.note] if study.page.note else [])])
     lines += ["", f"Rule: {rule}", "", f"Left for a larger study: {study.page.larger}", ""]
@@ -85,7 +107,7 @@ def render_study(study: Study) -> dict[str, str]:
         lines += latency_tables(study, bench) if bench else []
         return {"README.md": _with_command(lines, bench.command if bench else "keysift bench models")}
     records = read_records(study.records)
-    groups = group_by_seed(records.values())
+    groups = group_by_seed(record for record in records.values() if record.seed in study.plan.seeds)
     figure = draw(study.page.figure, groups) if study.page.figure else None
     lines += [f"![{study.page.title}](figure.svg)", ""] if figure else []
     if records:

@@ -61,6 +61,11 @@ class RunRecord:
     def finished(self) -> bool:
         return self.state == "finished"
 
+    def accuracy_at(self, length: int, setting: str) -> float | None:
+        """Share of correct answers at a multiple of the training length, over all depths; None if not measured."""
+        cells = [c for c in self.measures.get("lengths", []) if c["ratio"] == length and c["setting"] == setting]
+        return sum(cell["correct"] for cell in cells) / sum(cell["total"] for cell in cells) if cells else None
+
 
 def make_record(
     name: str, run_dir: Path, settings: dict[str, Any], measures: dict[str, list[dict[str, Any]]]

@@ -1,34 +1,45 @@
 """The rules that decide claims from the records of a study.
 
 A rule takes a claim (evidence.study.Claim) and the groups of the study, and returns a Verdict. Rules about benchmarks
-are in evidence.latency.
+are in evidence.latency. `corrected` applies Holm's correction to the primary claims of all studies.
 """
 
 import itertools
 import math
+import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from evidence.groups import SeedGroup, best_groups, find_best
+from scipy import stats
+
+from evidence.groups import SeedGroup, SeedSample, best_groups, find_best
+from evidence.paired import ALPHA, MIN_SEEDS, MOST_SEEDS, Comparison, Word, holm
 from evidence.study import Claim, RuleName
-from evidence.welch import MIN_SEEDS, Difference, Word
-from keysift.core.statistics import Sample
 
 LEARNED = 0.5  # accuracy at the training length below which a model has not learned the task
 NEAR, FAR = 0.5, 8  # contexts between which the rise of the loss is taken, in training lengths
 BEST_ROPE = "best RoPE factor"
-_WELCH = "differ in Welch's t-test over seeds at the 5% level, with at least three seeds per model"
+_PAIRED = "differ in a paired t-test over seeds at the 5% level, with at least three seeds"
 
 
 @dataclass(frozen=True)
 class Verdict:
     """`why` gives the numbers in a sentence; `effect` and `n` are the cells of the table of claims."""
 
-    claim: str
+    claim: Claim
     word: Word
     why: str
     effect: str = ""
     n: str = ""
+    comparison: Comparison | None = None
+
+    @property
+    def text(self) -> str:
+        """The word, with the number of seeds that would decide where it is known."""
+        if self.word != "underpowered" or self.comparison is None:
+            return self.word
+        needed = self.comparison.seeds_needed
+        return f"underpowered (n needed: {f'over {MOST_SEEDS}' if needed is None else needed})"
 
 
 @dataclass(frozen=True)
@@ -37,8 +48,33 @@ class Rule:
     decide: Callable[[Claim, Sequence[SeedGroup]], Verdict]
 
 
+def corrected(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Verdicts with the words of primary claims decided by Holm's adjusted p-values. Claims without data count too."""
+    primary = [verdict for verdict in verdicts if verdict.claim.primary]
+    adjusted = dict(
+        zip(map(id, primary), holm([v.comparison.p if v.comparison else 1.0 for v in primary]), strict=True)
+    )
+    results = []
+    for verdict in verdicts:
+        decided_by_p = verdict.word in ("supported", "contradicted") and verdict.comparison is not None
+        if verdict.claim.primary and decided_by_p:
+            assert verdict.comparison is not None
+            verdict = replace(verdict, word=verdict.comparison.word(adjusted[id(verdict)]))
+        results.append(verdict)
+    return results
+
+
 def missing(claim: Claim, what: str) -> Verdict:
-    return Verdict(claim.text, "undecided", f"no record of {what} yet")
+    return Verdict(claim, "no records", f"no record of {what} yet")
+
+
+def _compare(claim: Claim, high: SeedSample, low: SeedSample, why: str, effect: str) -> Verdict:
+    """The verdict on a positive difference `high - low`. `{}` in `effect` stands for the difference as text."""
+    comparison = Comparison(high.minus(low), claim.margin)
+    if not comparison.n:
+        return missing(claim, "a seed that both models have")
+    word = comparison.word(comparison.p)
+    return Verdict(claim, word, why, effect.format(comparison.interval), str(comparison.n), comparison)
 
 
 def no_divergence(claim: Claim, groups: Sequence[SeedGroup]) -> Verdict:
@@ -48,12 +84,12 @@ def no_divergence(claim: Claim, groups: Sequence[SeedGroup]) -> Verdict:
     diverged, total = zip(*((sum(g.diverged for g in side), _runs(side)) for side in (ours, theirs)), strict=True)
     effect = f"{diverged[0]} of {total[0]} {claim.ours} runs diverged, {diverged[1]} of {total[1]} {claim.theirs} runs"
     seeds = min(len(group.records) for group in (*ours, *theirs))
-    if seeds < MIN_SEEDS:
-        thin = sum(len(group.records) < MIN_SEEDS for group in (*ours, *theirs))
-        why = f"{effect}; {thin} rates have fewer than {MIN_SEEDS} seeds"
-        return Verdict(claim.text, "undecided", why, effect, str(seeds))
-    word: Word = "reproduced at this scale" if not diverged[0] and diverged[1] else "not reproduced"
-    return Verdict(claim.text, word, effect, effect, str(seeds))
+    table = [[count, runs - count] for count, runs in zip(diverged, total, strict=True)]
+    p = float(stats.fisher_exact(table).pvalue)
+    decided = seeds >= MIN_SEEDS and p < ALPHA
+    fewer = diverged[0] / total[0] < diverged[1] / total[1]
+    word: Word = "underpowered" if not decided else "supported" if fewer else "contradicted"
+    return Verdict(claim, word, f"{effect}; p = {p:.2g} in Fisher's exact test", effect, str(seeds))
 
 
 def _runs(groups: Sequence[SeedGroup]) -> int:
@@ -66,15 +102,13 @@ def accuracy_higher(claim: Claim, groups: Sequence[SeedGroup]) -> Verdict:
     low = theirs.accuracy_at(claim.length, claim.their_setting) if theirs else None
     if high is None or low is None:
         return missing(claim, "the accuracy by length of both models")
-    gap = Difference(high, low)
-    why = f"{high.mean:.1%} against {low.mean:.1%}, a difference of {gap} in the share of correct answers"
+    why = f"{high.mean:.1%} against {low.mean:.1%} of the answers are correct"
     trained = [accuracy for g in (ours, theirs) if g and (accuracy := g.accuracy_at(1, "as trained"))]
-    word, effect = gap.word, f"accuracy {gap.interval}"
+    verdict = _compare(claim, high, low, why, "accuracy {}")
     if trained and all(accuracy.mean < LEARNED for accuracy in trained):
         shares = " and ".join(f"{accuracy.mean:.0%}" for accuracy in trained)
-        word, why = "undecided", f"neither model has learned the task ({shares} at the training length); {why}"
-        effect = f"{effect}, task not learned"
-    return Verdict(claim.text, word, why, effect, str(gap.seeds))
+        return replace(verdict, word="task not learned by either", why=f"{shares} at the training length; {why}")
+    return verdict
 
 
 def loss_rise_lower(claim: Claim, groups: Sequence[SeedGroup]) -> Verdict:
@@ -82,18 +116,11 @@ def loss_rise_lower(claim: Claim, groups: Sequence[SeedGroup]) -> Verdict:
     high = _rise(find_best(groups, claim.theirs), claim.their_setting)
     if low is None or high is None:
         return missing(claim, "the loss by position of both models")
-    gap = Difference(high, low)
-    why = f"a rise of {low.mean:+.3f} against {high.mean:+.3f} nats, a difference of {gap}"
-    return Verdict(
-        claim.text,
-        gap.word,
-        why,
-        f"rise of {claim.theirs} minus rise of {claim.ours} {gap.interval} nats",
-        str(gap.seeds),
-    )
+    why = f"a rise of {low.mean:+.3f} against {high.mean:+.3f} nats"
+    return _compare(claim, high, low, why, f"rise of {claim.theirs} minus rise of {claim.ours} {{}} nats")
 
 
-def _rise(group: SeedGroup | None, setting: str) -> Sample | None:
+def _rise(group: SeedGroup | None, setting: str) -> SeedSample | None:
     """Loss at FAR in a setting minus loss at NEAR as trained, for each seed."""
     near = group.loss_at(NEAR, "as trained") if group else None
     if group is None or near is None:
@@ -101,43 +128,40 @@ def _rise(group: SeedGroup | None, setting: str) -> Sample | None:
     far = group.loss_at_best_rope(FAR) if setting == BEST_ROPE else group.loss_at(FAR, setting)
     if far is None:
         return None
-    return Sample(values=tuple(b - a for a, b in zip(near.values, far.values, strict=True)))
+    return SeedSample(values=far.minus(near), seeds=tuple(sorted(set(far.seeds) & set(near.seeds))))
 
 
 def loss_lower(claim: Claim, groups: Sequence[SeedGroup]) -> Verdict:
     low, high = find_best(groups, claim.ours), find_best(groups, claim.theirs)
     if high is None or low is None or high.losses is None or low.losses is None:
         return missing(claim, "both models")
-    gap = Difference(high.losses, low.losses)
-    return Verdict(
-        claim.text,
-        gap.word,
-        f"loss of {claim.theirs} minus loss of {claim.ours}: {gap} nats",
-        f"loss {gap.interval} nats",
-        str(gap.seeds),
-    )
+    why = f"loss {low.losses.mean:.4f} of {claim.ours} against {high.losses.mean:.4f} of {claim.theirs}"
+    return _compare(claim, high.losses, low.losses, why, "loss {} nats")
 
 
 def fewer_parameters(claim: Claim, groups: Sequence[SeedGroup]) -> Verdict:
+    """For each seed, the mean log ratio of parameters at equal loss over the sizes of our model."""
     best = sorted(best_groups(groups), key=lambda group: group.parameters)
-    curve = [(group.parameters, group.losses.mean) for group in best if group.label == claim.theirs and group.losses]
-    ratios = []
-    for group in best:
-        if group.label == claim.ours and group.losses is not None:
-            needed = _parameters_at(group.losses.mean, curve)
-            if needed is not None:
-                ratios.append(group.parameters / needed)
-    if not ratios:
+    ours, theirs = ([g for g in best if g.label == name and g.losses] for name in (claim.ours, claim.theirs))
+    seeds = sorted(set.intersection(*(set(g.losses.seeds) for g in (*ours, *theirs) if g.losses))) if ours else []
+    savings = []
+    for seed in seeds:
+        curve = [(group.parameters, _loss(group, seed)) for group in theirs]
+        needed = [(group.parameters, _parameters_at(_loss(group, seed), curve)) for group in ours]
+        logs = [math.log(size / own) for own, size in needed if size is not None]
+        savings += [statistics.mean(logs)] if logs else []
+    if not savings:
         return missing(claim, "a loss that both models reach")
-    effect = f"{', '.join(f'{ratio:.2f}' for ratio in ratios)} times the {claim.theirs}'s parameters"
-    why, seeds = f"{claim.ours} has {effect}", min(len(group.losses) for group in best if group.losses)
-    if seeds < MIN_SEEDS or len(ratios) < 2:
-        why = f"{why}; there are fewer than two sizes, or fewer than {MIN_SEEDS} seeds at some point"
-        return Verdict(claim.text, "undecided", why, effect, str(seeds))
-    word: Word = (
-        "reproduced at this scale" if max(ratios) < 1 else "not reproduced" if min(ratios) >= 1 else "undecided"
-    )
-    return Verdict(claim.text, word, why, effect, str(seeds))
+    comparison = Comparison(tuple(savings), claim.margin)
+    bounds = comparison.bounds()
+    factors = "" if bounds is None else f" ({math.exp(-bounds[1]):.2f} to {math.exp(-bounds[0]):.2f})"
+    effect = f"{math.exp(-comparison.mean):.2f}{factors} times the {claim.theirs}'s parameters"
+    return Verdict(claim, comparison.word(comparison.p), effect, effect, str(comparison.n), comparison)
+
+
+def _loss(group: SeedGroup, seed: int) -> float:
+    assert group.losses is not None
+    return group.losses.values[group.losses.seeds.index(seed)]
 
 
 def _parameters_at(loss: float, curve: list[tuple[int, float]]) -> float | None:
@@ -152,23 +176,23 @@ def _parameters_at(loss: float, curve: list[tuple[int, float]]) -> float | None:
 RULES: dict[RuleName, Rule] = {
     "no_divergence": Rule(
         "A run diverged if its loss is non-finite, or ends above its initial value or above its value after warmup. "
-        "Reproduced: no Multiscreen run diverged at any rate, and some run of the other model did. Every rate needs "
-        "at least three seeds.",
+        "Supported: the share of diverged runs is lower in Fisher's exact test at the 5% level, with at least three "
+        "seeds at every rate.",
         no_divergence,
     ),
     "accuracy_higher": Rule(
-        f"The accuracies {_WELCH}, and at least one of the two models retrieves half of the needles at the training "
+        f"The accuracies {_PAIRED}, and at least one of the two models retrieves half of the needles at the training "
         "length.",
         accuracy_higher,
     ),
     "loss_rise_lower": Rule(
-        f"The rises of the loss from {NEAR:g} to {FAR} times the training length {_WELCH}.", loss_rise_lower
+        f"The rises of the loss from {NEAR:g} to {FAR} times the training length {_PAIRED}.", loss_rise_lower
     ),
-    "loss_lower": Rule(f"The validation losses {_WELCH}.", loss_lower),
+    "loss_lower": Rule(f"The validation losses {_PAIRED}.", loss_lower),
     "fewer_parameters": Rule(
-        "Each Multiscreen is compared with a Transformer of the same loss, interpolated between the trained sizes. "
-        "Reproduced: Multiscreen always has fewer parameters. Not reproduced: it never has. This needs at least two "
-        "sizes and three seeds per size.",
+        "Each Multiscreen is compared with a Transformer of the same loss and seed, interpolated between the trained "
+        "sizes. The mean log ratios of the seeds differ from zero in a t-test at the 5% level, with at least three "
+        "seeds. Sizes whose loss no trained Transformer reaches are left out.",
         fewer_parameters,
     ),
 }

@@ -3,17 +3,18 @@
 `repeat_run` trains a recorded run again and compares the results.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from evidence.measures import measure
+from evidence.measures import DEVELOPMENT, Points, measure
 from evidence.records import RunRecord, make_record, read_records, require_same_settings, write_records
 from evidence.repeats import Repeat
-from evidence.runs import Runs, initial_runs, plan_of, runs_with_every_seed
-from evidence.study import Study
+from evidence.runs import Runs, plan_of, required_runs
+from evidence.study import Plan, Study
 from keysift.core.errors import ConfigError, TrainingError
 from keysift.models.architecture import DEFAULT_ARCHS
 from keysift.runs.layout import is_run_directory
@@ -38,44 +39,66 @@ def run_study(
     records = read_records(study.records)
     outcomes: list[Outcome] = []
 
-    def run_missing(runs: Runs) -> bool:
+    def record(name: str, config: TrainConfig, measures: dict[str, Points]) -> None:
+        records[name] = make_record(name, runs_dir / name, non_default_settings(config), measures)
+        write_records(study.records, records.values())
+
+    def measure_missing(runs: Runs, names: Collection[str]) -> None:
+        """Measure finished runs that lack one of the named measurements."""
+        for name, config in runs.items():
+            wanted = {*records[name].measures, *names}
+            if not records[name].finished or set(records[name].measures) == wanted:
+                continue
+            if not is_run_directory(runs_dir / name):
+                log(f"{name} is recorded but not measured, and {runs_dir / name} is gone; remove its line to train it")
+                continue
+            log(f"measuring {', '.join(sorted(names))} of {name}")
+            record(name, config, {**records[name].measures, **measure(runs_dir / name, plan, names)})
+
+    def train_missing(runs: Runs) -> bool:
         """Train runs without a record. Returns whether all are recorded."""
         for name in runs.keys() & records.keys():
             require_same_settings(records[name], non_default_settings(runs[name]), study.records)
-
-        def save(outcome: Outcome) -> None:
-            name = outcome.name
-            records[name] = make_record(name, runs_dir / name, non_default_settings(runs[name]), {})
-            write_records(study.records, records.values())
-
         missing = {name: config for name, config in runs.items() if name not in records}
         if missing:
+            save = lambda outcome: record(outcome.name, runs[outcome.name], {})  # noqa: E731
             outcomes.extend(sweep(missing, runs_dir, processes=processes, show=show, on_end=save))
         return all(name in records for name in runs)
 
-    loss = partial(_validation_loss, records)
-    if run_missing(initial_runs(study)) and run_missing(runs_with_every_seed(study, loss)):
-        for name, config in runs_with_every_seed(study, loss).items():
-            if records[name].finished and set(records[name].measures) != set(plan.measure):
-                run_dir = runs_dir / name
-                if not is_run_directory(run_dir):
-                    log(f"{name} is recorded but not measured, and {run_dir} is gone; remove its line to train it")
-                    continue
-                log(f"measuring {', '.join(plan.measure)} of {name}")
-                measures = measure(run_dir, plan)
-                records[name] = make_record(name, run_dir, non_default_settings(config), measures)
-                write_records(study.records, records.values())
+    score = partial(run_score, records, plan)
+    required = required_runs(study, score)
+    while not required.choosing.keys() <= records.keys() or not required.deciding.keys() <= records.keys():
+        # Deciding runs are known once their model has chosen, so a pass may find new ones.
+        if not train_missing(required.choosing):
+            return records, outcomes
+        if plan.choose_at:
+            measure_missing(required.choosing, {DEVELOPMENT})
+        before, required = required, required_runs(study, score)
+        if required.choosing.keys() <= before.choosing.keys() and not train_missing(required.deciding):
+            return records, outcomes
+    measure_missing(required.deciding, plan.measure)
     return records, outcomes
 
 
-def _validation_loss(records: dict[str, RunRecord], name: str) -> float | None:
-    return records[name].val_loss if name in records and records[name].finished else None
+def run_score(records: dict[str, RunRecord], plan: Plan, name: str) -> float | None:
+    """What the choice of a grid point minimizes; inf for a run that diverged, None for one that is not recorded."""
+    if name not in records:
+        return None
+    record = records[name]
+    if not record.finished:
+        return math.inf
+    if not plan.choose_at:
+        return record.val_loss
+    cells = record.measures.get(DEVELOPMENT)
+    return None if cells is None else -sum(cell["correct"] for cell in cells) / sum(cell["total"] for cell in cells)
 
 
 def repeat_run(study: Study, name: str, runs_dir: Path, *, show: bool = True) -> Repeat | None:
     """Train a recorded run again and write it to repeats.jsonl. Returns None if training was interrupted."""
     records = read_records(study.records)
-    runs = {**initial_runs(study), **runs_with_every_seed(study, partial(_validation_loss, records))}
+    plan = plan_of(study)
+    required = required_runs(study, partial(run_score, records, plan))
+    runs = {**required.choosing, **required.deciding}
     if name not in records or name not in runs:
         names = "\n  ".join(known for known in records if known in runs)
         raise ConfigError(f"{study.records} has no run {name} of this study; choose one of\n  {names}")
@@ -86,7 +109,7 @@ def repeat_run(study: Study, name: str, runs_dir: Path, *, show: bool = True) ->
         raise TrainingError(f"{name} failed: {outcome.error}")
     if outcome.state not in ("finished", "diverged"):
         return None
-    measures = measure(runs_dir / name, plan_of(study)) if records[name].measures else {}
+    measures = measure(runs_dir / name, plan, records[name].measures)
     second = make_record(name, runs_dir / name, settings, measures)
     if second.sessions[0] == records[name].sessions[0]:
         raise ConfigError(f"{runs_dir / name} is the recorded run itself; choose another --runs-dir")

@@ -56,9 +56,16 @@ class Plan:
     """The runs of a study and their measurements."""
 
     grid: tuple[Grid, ...]
+    development_seeds: tuple[int, ...] = ()
+    """Seeds that choose the grid point of each model and decide no claim; by default the first of `seeds` chooses."""
+    choose_at: int = 0
+    """The choice is by accuracy as trained at this multiple of the training length; 0 is by validation loss."""
+    widen: int = 0
+    """How often the learning rates of a model are extended if its best one is the first or the last of them."""
     seeds: tuple[int, ...] = (0, 1, 2)
+    """Seeds that decide claims."""
     seeds_at: Literal["best", "all"] = "best"
-    """Where the seeds after the first run: at the best grid point of each model, or at every point."""
+    """Where these seeds run: at the chosen grid point of each model, or at every point."""
     measure: tuple[Measure, ...] = ()
     """Measurements of the runs that have every seed."""
     texts: str = "stdlib"
@@ -67,16 +74,23 @@ class Plan:
     def __post_init__(self) -> None:
         if not self.grid or not self.seeds:
             raise ConfigError("a study needs at least one grid and one seed; see evidence/one-hop/study.toml")
+        if set(self.seeds) & set(self.development_seeds):
+            raise ConfigError("seeds that decide claims must be fresh; give development_seeds other numbers than seeds")
+
+    @property
+    def choosing_seeds(self) -> tuple[int, ...]:
+        """Seeds that run at every grid point."""
+        return self.development_seeds or (self.seeds if self.seeds_at == "all" else self.seeds[:1])
 
     @property
     def runs(self) -> int:
-        """Number of runs, if every model has a grid point that finishes."""
-        total = 0
-        for grid in self.grid:
-            points = math.prod(len(axis.partition("=")[2].split(",")) for axis in grid.over)
-            seeds = len(self.seeds)
-            total += len(grid.each) * (points * seeds if self.seeds_at == "all" else points + seeds - 1)
-        return total
+        """Number of runs, if every model has a grid point that finishes and no grid is widened."""
+        later = 0 if self.seeds_at == "all" else len(set(self.seeds) - set(self.choosing_seeds))
+        points = (
+            len(grid.each) * math.prod(len(axis.partition("=")[2].split(",")) for axis in grid.over)
+            for grid in self.grid
+        )
+        return sum(points) * len(self.choosing_seeds) + later * sum(len(grid.each) for grid in self.grid)
 
 
 @config
@@ -99,6 +113,10 @@ class Claim:
 
     text: str
     rule: RuleName
+    primary: bool = False
+    """One of the few claims that Holm's correction covers. The others are exploratory."""
+    margin: float = 0.0
+    """Differences up to this size count as equal, in the unit of the rule."""
     ours: str = "Multiscreen"
     theirs: str = "Transformer"
     our_setting: str = "as trained"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from evidence.latency import faster_at_longest, latency_tables, read_benchmark
-from evidence.pages import render_study
+from evidence.pages import render_study, verdicts
 from evidence.study import ROOT, Claim, Page, Study, read_study
 from keysift.core.config import load
 from keysift.records.bench import Quartiles, Result, Row
@@ -39,18 +39,18 @@ def test_the_longest_length_decides(full: Result) -> None:
     decode = row(2**20, spread(2, 3, 4), "decode"), row(2**20, spread(0.9, 1.2, 1.3), "decode", "Multiscreen, narrow")
     bench = replace(full, rows=(*rows, *decode))
     forward = faster_at_longest(claim(), bench)
-    assert forward.word == "not reproduced"
+    assert forward.word == "contradicted"
     assert forward.why == "at 2,048 tokens, 0.60 times as fast, quartiles 0.50 to 0.70"
-    assert faster_at_longest(claim(step="decode"), bench).word == "reproduced at this scale"
-    assert faster_at_longest(claim("Multiscreen, narrow", "decode"), bench).word == "undecided"
+    assert faster_at_longest(claim(step="decode"), bench).word == "supported"
+    assert faster_at_longest(claim("Multiscreen, narrow", "decode"), bench).word == "underpowered"
     quick = replace(full, rows=rows, command="keysift bench models --quick")
-    assert faster_at_longest(claim(), quick).word == "undecided"
+    assert faster_at_longest(claim(), quick).word == "underpowered"
 
 
 def test_a_single_round_needs_a_factor_of_two(full: Result) -> None:
     once = replace(full, rows=tuple(row(64, spread(*[r] * 3), what=f"Multiscreen {r}") for r in (0.4, 0.6, 1.9, 2.1)))
     words = [faster_at_longest(claim(f"Multiscreen {ratio}"), once).word for ratio in (0.4, 0.6, 1.9, 2.1)]
-    assert words == ["not reproduced", "undecided", "undecided", "reproduced at this scale"]
+    assert words == ["contradicted", "underpowered", "underpowered", "supported"]
 
 
 def test_the_page(full: Result, tmp_path: Path) -> None:
@@ -58,7 +58,8 @@ def test_the_page(full: Result, tmp_path: Path) -> None:
     assert "| forward | 64 | Multiscreen, wide | 1,000 | 3.00 times as fast, one round |  |" in lines
     assert read_benchmark(tmp_path / "models.json") is None
     page = Page(order=1, title="Latency", larger="", benchmark="nowhere.json")
-    text = render_study(Study(tmp_path, page, (claim(),), None, {}))["README.md"]
+    study = Study(tmp_path, page, (claim(),), None, {})
+    text = render_study(study, verdicts(study))["README.md"]
     assert "no record of keysift bench models yet" in text
     assert "```sh\nkeysift bench models\n```" in text
 

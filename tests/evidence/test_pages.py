@@ -11,7 +11,7 @@ import pytest
 from evidence.__main__ import parse
 from evidence.figures import draw
 from evidence.groups import group_by_seed
-from evidence.pages import render, render_study, verdicts
+from evidence.pages import decide, render, render_study, verdicts
 from evidence.records import read_records, write_records
 from evidence.study import ROOT, Study, find_studies, read_study
 from evidence.tables import measurement_tables
@@ -28,12 +28,12 @@ def test_a_page_with_and_without_records(name: str, tmp_path: Path) -> None:
     shutil.copy(ROOT / name / "study.toml", folder)
     study = read_study(folder)
     assert study.plan is not None
-    assert set(render_study(study)) == {"README.md"}
+    assert set(render_study(study, verdicts(study))) == {"README.md"}
     records = [*seeds((2.0, 2.1, 2.2)), *seeds((3.0,), model=THEIRS, lengths={(1, "as trained"): 50})]
     write_records(study.records, records)
     write_records(study.repeats, [replace(records[0], val_loss=2.05)])
     assert list(read_records(study.records).values()) == records
-    files = render_study(study)
+    files = render_study(study, verdicts(study))
     page = files["README.md"]
     assert ("figure.svg" in files) == ("(figure.svg)" in page) == (study.page.figure != "loss_by_position")
     if "figure.svg" in files:
@@ -42,16 +42,19 @@ def test_a_page_with_and_without_records(name: str, tmp_path: Path) -> None:
     assert f"4 of {study.plan.runs} runs, 4 minutes" in page
     assert "loss +0.05 from the record (2.0500; standard deviation over seeds 0.1): the runs agree" in page
     write_records(study.repeats, [replace(records[0], overrides={**records[0].overrides, "steps": 10**6})])
-    assert "Repeated run" not in render_study(study)["README.md"], "repeats with other settings are not shown"
+    page = render_study(study, verdicts(study))["README.md"]
+    assert "Repeated run" not in page, "repeats with other settings are not shown"
 
 
 def test_every_study_is_in_the_table() -> None:
     table = render()["README.md"]
-    links = list(dict.fromkeys(re.findall(r"\| \[[^]]+\]\(([a-z-]+)/README.md\) \|", table)))
-    assert links == [study.name for study in STUDIES]
-    for study in STUDIES:
-        for verdict in verdicts(study):
-            assert f"| {verdict.claim} | {verdict.effect} | {verdict.n} | **{verdict.word}** |" in table
+    links = set(re.findall(r"\| \[[^]]+\]\(([a-z0-9-]+)/README.md\) \|", table))
+    assert links == {study.name for study in STUDIES}
+    primary, exploratory = table.split("## Exploratory claims")
+    for decided in decide(STUDIES).values():
+        for verdict in decided:
+            row = f"| {verdict.claim.text} | {verdict.effect} | {verdict.n} | **{verdict.text}** |"
+            assert row in (primary if verdict.claim.primary else exploratory)
 
 
 @pytest.mark.parametrize("study", TRAINED, ids=lambda study: study.name)

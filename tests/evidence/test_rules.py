@@ -1,16 +1,21 @@
-"""Verdicts follow from the numbers by the stated rule, in both directions, and are undecided with too little data."""
+"""Verdicts follow from the numbers by the stated rule, in both directions, and need enough seeds."""
 
+import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from evidence.groups import best_groups, group_by_seed, label
-from evidence.records import RunRecord, read_records
+import pytest
+from scipy import stats
+
+from evidence.groups import SeedSample, best_groups, group_by_seed, label
+from evidence.paired import Comparison, holm
+from evidence.records import RunRecord
 from evidence.repeats import Repeat
-from evidence.rules import BEST_ROPE, RULES, Verdict
-from evidence.study import ROOT, find_studies, read_study
-from evidence.welch import Difference
-from keysift.core.statistics import Sample
+from evidence.rules import BEST_ROPE, RULES, Verdict, corrected
+from evidence.runs import required_runs
+from evidence.study import ROOT, Claim, find_studies, read_study
 from keysift.models.architecture import MultiscreenArch, TransformerArch
 from keysift.train.config import TrainConfig, flatten
 
@@ -57,10 +62,6 @@ def seeds(losses: tuple[float, ...], **rest: Any) -> list[RunRecord]:
     return [run_record(loss=loss, seed=seed, **rest) for seed, loss in enumerate(losses)]
 
 
-def sample(*values: float) -> Sample:
-    return Sample(values=values)
-
-
 def decide(study: str, records: Sequence[RunRecord]) -> list[Verdict]:
     """Verdicts of the claims of a study on these records."""
     groups = group_by_seed(records)
@@ -71,20 +72,61 @@ def words(study: str, records: Sequence[RunRecord]) -> list[str]:
     return [verdict.word for verdict in decide(study, records)]
 
 
-def test_a_difference_needs_its_interval_to_exclude_zero_and_three_seeds() -> None:
-    low = sample(1.0, 1.1, 0.9)
-    assert Difference(sample(1.5, 1.6, 1.4), low).word == "reproduced at this scale"
-    assert Difference(low, sample(1.5, 1.6, 1.4)).word == "not reproduced"
-    assert Difference(sample(1.1, 1.2, 1.0), low).word == "undecided", "0.1 with a standard error of 0.08"
-    assert Difference(sample(1.5, 1.6), low).word == "undecided"
-    # 2.8 standard errors, but nearly all of the spread is on one side: two degrees of freedom need 4.3.
-    assert Difference(sample(2.0, 1.5, 1.1), sample(0.80, 0.81, 0.80)).word == "undecided"
-    assert Difference(sample(2.0, 1.8, 1.9), sample(0.80, 0.81, 0.80)).word == "reproduced at this scale"
-    assert "only 2 seeds" in str(Difference(sample(1.5, 1.6), low))
-    assert "only 1 seed on" in str(Difference(sample(1.5), low))
-    # Standard error sqrt(2 / 300), four degrees of freedom: t = 2.776.
-    assert Difference(sample(1.5, 1.6, 1.4), low).interval == "+0.5 (+0.273 to +0.727)"
-    assert "no interval" in Difference(sample(1.5), low).interval
+def test_a_comparison_against_scipy() -> None:
+    comparison = Comparison((0.5, 0.7, 0.2, 0.6))
+    reference = stats.ttest_1samp(comparison.differences, 0)
+    assert comparison.p == pytest.approx(reference.pvalue)
+    assert comparison.bounds() == pytest.approx(tuple(reference.confidence_interval()))
+    assert comparison.word(comparison.p) == "supported"
+    assert Comparison((-0.5, -0.7, -0.2, -0.6)).word(comparison.p) == "contradicted"
+    assert comparison.word(0.06) == "underpowered"
+    assert comparison.interval == "+0.5 (+0.156 to +0.844)"
+    assert Comparison((0.5, 0.7)).p == 1
+    assert Comparison((0.5, 0.7)).interval == "+0.6 (no interval)"
+    assert Comparison((0.5,) * 3).p == 0, "no spread"
+    assert Comparison((0.0,) * 3).p == 1
+
+
+def test_equivalence_needs_the_interval_within_the_margin() -> None:
+    close = (0.01, -0.02, 0.015, 0.0, -0.01)
+    assert Comparison(close, margin=0.05).word(0.9) == "equivalent within the margin"
+    assert Comparison(close, margin=0.012).word(0.9) == "underpowered"
+    assert Comparison(close).word(0.9) == "underpowered", "no margin, no statement"
+
+
+def test_seeds_needed() -> None:
+    # Effect of one standard deviation: the textbook n for 80% power of a paired t-test is 10.
+    spread = (0.0, 2.0, 1 + math.sqrt(0.5), 1 - math.sqrt(0.5))
+    comparison = Comparison(spread)
+    assert statistics.stdev(spread) == pytest.approx(1)
+    assert comparison.seeds_needed == 10
+    assert Comparison(spread, margin=2.0).seeds_needed == 5
+    assert Comparison(spread, margin=0.01).seeds_needed is None
+    assert Comparison((1.0, 2.0)).seeds_needed is None
+    assert Comparison((0.5,) * 3).seeds_needed == 3
+
+
+def test_pairs_share_their_seed() -> None:
+    ours = SeedSample(values=(1.0, 2.0, 3.0), seeds=(0, 1, 2))
+    assert ours.minus(SeedSample(values=(0.5, 1.0), seeds=(2, 0))) == (0.0, 2.5)
+
+
+def test_holm_corrects_primary_claims_only() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([]) == []
+    weak = Comparison((0.1, 0.3, 0.2, 0.4, 0.0))
+    assert 0.025 < weak.p < 0.05
+    claims = [Claim(text=str(n), rule="loss_lower", primary=n < 2) for n in range(3)]
+    before = [Verdict(claim, "supported", "", comparison=weak) for claim in claims]
+    assert [verdict.word for verdict in corrected(before)] == ["underpowered", "underpowered", "supported"]
+    assert [verdict.word for verdict in corrected(before[1:])] == ["supported", "supported"]
+    assert corrected(before)[0].text == f"underpowered (n needed: {weak.seeds_needed})"
+    missing = Verdict(claims[0], "no records", "")
+    assert [verdict.word for verdict in corrected([missing, before[1]])] == ["no records", "underpowered"]
+
+
+def test_at_most_eight_claims_are_primary() -> None:
+    assert sum(claim.primary for study in find_studies() for claim in study.claims) <= 8
 
 
 def test_the_best_rate_has_every_seed() -> None:
@@ -98,14 +140,17 @@ def test_the_best_rate_has_every_seed() -> None:
 
 
 def test_no_divergence() -> None:
-    finished, diverged = seeds((2.0,) * 3), seeds((2.0, 2.0, 9.0), model=THEIRS)
-    diverged[2] = replace(diverged[2], state="diverged")
-    assert words("stability", [*finished, *diverged])[0] == "reproduced at this scale"
-    assert words("stability", [*finished, *seeds((2.0,) * 3, model=THEIRS)])[0] == "not reproduced"
-    assert words("stability", [*finished, *diverged[1:]])[0] == "undecided"
+    finished, diverged = seeds((2.0,) * 6), seeds((9.0,) * 6, model=THEIRS)
+    diverged = [replace(record, state="diverged") for record in diverged]
+    assert words("stability", [*finished, *diverged])[0] == "supported"
+    assert words("stability", [*finished, *seeds((2.0,) * 6, model=THEIRS)])[0] == "underpowered"
+    assert words("stability", [*finished, *diverged[:2]])[0] == "underpowered", "two seeds"
+    swapped = [replace(record, state="diverged") for record in finished]
+    assert words("stability", [*swapped, *seeds((2.0,) * 6, model=THEIRS)])[0] == "contradicted"
     assert "no record" in decide("stability", finished)[0].why
     verdict = decide("stability", [*finished, *diverged])[0]
-    assert (verdict.effect, verdict.n) == ("0 of 3 Multiscreen runs diverged, 1 of 3 Transformer runs", "3")
+    assert (verdict.effect, verdict.n) == ("0 of 6 Multiscreen runs diverged, 6 of 6 Transformer runs", "6")
+    assert "p = 0.0022 in Fisher's exact test" in verdict.why
 
 
 def test_accuracy_higher() -> None:
@@ -119,10 +164,10 @@ def test_accuracy_higher() -> None:
     theirs = [
         run_record(THEIRS, seed=n, lengths={key: correct - n for key, correct in their_cells.items()}) for n in range(3)
     ]
-    assert words("one-hop", [*ours, *theirs]) == ["reproduced at this scale", "not reproduced", "undecided"]
-    assert words("two-hop", [*ours, *theirs])[0] == "not reproduced", "at four times the training length"
-    assert words("one-hop", ours) == ["undecided"] * 3
-    for share, word in ((60, "reproduced at this scale"), (20, "undecided")):
+    assert words("one-hop", [*ours, *theirs]) == ["supported", "contradicted", "underpowered"]
+    assert words("two-hop", [*ours, *theirs])[0] == "contradicted", "at four times the training length"
+    assert words("one-hop", ours) == ["no records"] * 3
+    for share, word in ((60, "supported"), (20, "task not learned by either")):
         records = [
             run_record(model, seed=n, lengths={(1, "as trained"): share, (16, "as trained"): far + n})
             for model, far in ((open_start, 15), (THEIRS, 10))
@@ -130,7 +175,7 @@ def test_accuracy_higher() -> None:
         ]
         verdict = decide("one-hop", records)[0]
         assert verdict.word == word
-        assert ("neither model has learned the task" in verdict.why) == (share == 20)
+        assert ("20% and 20% at the training length" in verdict.why) == (share == 20)
 
 
 def test_loss_rise_lower() -> None:
@@ -143,25 +188,25 @@ def test_loss_rise_lower() -> None:
     records = [record(OURS, n, 2.1 + n / 100, 0.0) for n in range(3)]
     records += [record(THEIRS, n, 3.0 + n / 100, 1.9 + n / 100) for n in range(3)]
     assert [claim.their_setting for claim in read_study(ROOT / "positions").claims] == ["as trained", BEST_ROPE]
-    assert words("positions", records) == ["reproduced at this scale", "not reproduced"]
+    assert words("positions", records) == ["supported", "contradicted"]
     assert "+0.110 against +1.010" in decide("positions", records)[0].why
-    assert words("positions", records[:3]) == ["undecided"] * 2
+    assert words("positions", records[:3]) == ["no records"] * 2
 
 
 def test_loss_lower() -> None:
     whole, gateless = seeds((2.0, 2.01, 1.99)), seeds((2.2, 2.21, 2.19), model=replace(OURS, gate=False))
-    verdicts = {verdict.claim: verdict.word for verdict in decide("ablation-text", [*whole, *gateless])}
-    assert verdicts["Screening is worse without the gate"] == "reproduced at this scale"
-    assert verdicts["Screening is worse with RoPE in place of MiPE"] == "undecided"
+    verdicts = {verdict.claim.text: verdict.word for verdict in decide("ablation-text", [*whole, *gateless])}
+    assert verdicts["Screening is worse without the gate"] == "supported"
+    assert verdicts["Screening is worse with RoPE in place of MiPE"] == "no records"
     start = replace(OURS, acceptance_start=(0.98,))
     models = (start, 2.0), (replace(start, gate=False), 2.2), (replace(OURS, acceptance=1.0), 1.8)
     records = [r for model, loss in models for r in seeds((loss, loss + 0.01, loss - 0.01), model=model)]
-    verdicts = {verdict.claim: verdict.word for verdict in decide("ablation-recall", records)}
-    assert verdicts["Screening is worse without the gate"] == "reproduced at this scale"
+    verdicts = {verdict.claim.text: verdict.word for verdict in decide("ablation-recall", records)}
+    assert verdicts["Screening is worse without the gate"] == "supported"
     fixed = "Screening is worse with the acceptance fixed at r = 1"
-    assert verdicts[fixed] == "not reproduced", "a fixed acceptance has no start"
+    assert verdicts[fixed] == "contradicted", "a fixed acceptance has no start"
     spread = seeds((2.2, 2.21, 2.19), model=replace(OURS, acceptance_start=(0.5, 0.98)))
-    assert words("start-text", [*whole, *spread]) == ["undecided", "not reproduced"]
+    assert words("start-text", [*whole, *spread]) == ["no records", "contradicted"]
 
 
 def test_parameters_at_equal_loss() -> None:
@@ -169,17 +214,23 @@ def test_parameters_at_equal_loss() -> None:
     theirs = [r for size, loss in ((1000, 3.0), (4000, 2.0)) for r in seeds((loss,) * 3, model=THEIRS, parameters=size)]
     ours = [r for size, loss in ((1000, 2.5), (1500, 2.25)) for r in seeds((loss,) * 3, parameters=size)]
     (verdict,) = decide("scaling", [*ours, *theirs])
-    assert verdict.word == "reproduced at this scale"
-    assert "0.50, 0.53 times" in verdict.why
+    assert verdict.word == "supported"
+    assert "0.51 (0.51 to 0.51) times" in verdict.why, "0.50 and 0.53, in the geometric mean"
     more = [r for size, loss in ((3000, 2.5), (9000, 2.25)) for r in seeds((loss,) * 3, parameters=size)]
-    assert words("scaling", [*more, *theirs]) == ["not reproduced"]
-    assert words("scaling", [*ours[1:], *theirs]) == ["undecided"]
+    assert words("scaling", [*more, *theirs]) == ["contradicted"]
+    assert words("scaling", [*ours[1:], *theirs]) == ["underpowered"], "a seed without all sizes has no pair"
     assert "no record" in decide("scaling", theirs)[0].why
 
 
 def test_labels() -> None:
     assert label(flatten(TrainConfig(model=replace(THEIRS, mechanism="ssmax", qk_norm=True)))) == (
         "Transformer, ssmax, QK norm"
+    )
+    far = replace(THEIRS, depth=2, position="none", window=(32, 0), kept=4)
+    assert label(flatten(TrainConfig(model=far))) == "Transformer, NoPE, window 32/0, first 4 kept"
+    assert (
+        label(flatten(TrainConfig(model=replace(THEIRS, depth=2, position=("rope", "none")))))
+        == "Transformer, rope/NoPE"
     )
     odd = replace(OURS, position="none", norm="none", acceptance=1.0)
     assert label(flatten(TrainConfig(model=odd, weight_decay=0.1))) == (
@@ -188,11 +239,11 @@ def test_labels() -> None:
 
 
 def test_claims_name_models_of_their_study() -> None:
-    """A mistyped label would be undecided for ever."""
+    """A mistyped label would never have records."""
     for study in find_studies():
-        labels = {group.label for group in group_by_seed(read_records(study.records).values())}
-        for claim in study.claims:
-            assert study.plan is None or {claim.ours, claim.theirs} <= labels, claim
+        if study.plan is not None:
+            labels = {label(flatten(run)) for run in required_runs(study, lambda name: None).choosing.values()}
+            assert {name for claim in study.claims for name in (claim.ours, claim.theirs)} <= labels
 
 
 def test_a_repeated_run_agrees_or_not() -> None:

@@ -1,7 +1,11 @@
 """Which runs a study makes, that its records replace run directories, and which files it refuses."""
 
 import json
+import math
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,8 +14,8 @@ import pytest
 from evidence import __main__ as command
 from evidence import run_study as driver
 from evidence.records import read_records
-from evidence.run_study import non_default_settings, repeat_run, run_study
-from evidence.runs import initial_runs, plan_of, runs_with_every_seed
+from evidence.run_study import non_default_settings, repeat_run, run_score, run_study
+from evidence.runs import plan_of, required_runs
 from evidence.study import ROOT, Study, find_studies, read_study
 from keysift.sweep.drive import Outcome
 from tests.refusals import refuses
@@ -51,27 +55,59 @@ def study(file: Path) -> Study:
     return read_study(file.parent)
 
 
+def scores(values: dict[str, float]) -> Callable[[str], float | None]:
+    """Scores by the part of a name that they match."""
+    return lambda name: next((score for part, score in values.items() if part in name), None)
+
+
 def test_one_seed_everywhere_then_every_seed_at_the_best(study: Study) -> None:
-    first = initial_runs(study)
-    assert sorted(name.rpartition("_")[2] for name in first) == ["seed=0"] * 4
-    losses = dict(zip(first, (2.0, 1.0, None, 3.0), strict=True))
-    chosen = runs_with_every_seed(study, losses.__getitem__)
-    assert list(chosen) == [
+    first = required_runs(study, lambda name: None)
+    assert sorted(name.rpartition("_")[2] for name in first.choosing) == ["seed=0"] * 4
+    assert not first.deciding
+    both = required_runs(study, dict(zip(first.choosing, (2.0, 1.0, math.inf, 3.0), strict=True)).get)
+    assert both.choosing == first.choosing
+    assert list(both.deciding) == [
         "arch=multiscreen_psi=2_lr=0.02_seed=0",
         "arch=multiscreen_psi=2_lr=0.02_seed=1",
         "arch=transformer_depth=1_heads=2_width=8_lr=0.02_seed=0",
         "arch=transformer_depth=1_heads=2_width=8_lr=0.02_seed=1",
-    ], "a run that did not finish is never the best"
-    assert chosen["arch=multiscreen_psi=2_lr=0.02_seed=1"].seed == 1
-    assert not runs_with_every_seed(study, lambda name: None)
-    assert plan_of(study).runs == len({*first, *chosen}) == 6
+    ], "a run that diverged is never the best"
+    assert both.deciding["arch=multiscreen_psi=2_lr=0.02_seed=1"].seed == 1
+    assert not required_runs(study, lambda name: math.inf).deciding
+    assert plan_of(study).runs == len({*both.choosing, *both.deciding}) == 6
 
 
 def test_every_seed_everywhere(file: Path) -> None:
     file.write_text(TINY.replace("[study]", '[study]\nseeds_at = "all"'))
     study = read_study(file.parent)
-    assert len(initial_runs(study)) == plan_of(study).runs == 8
-    assert runs_with_every_seed(study, lambda name: None) == initial_runs(study)
+    runs = required_runs(study, lambda name: None)
+    assert len(runs.choosing) == plan_of(study).runs == 8
+    assert runs.choosing == runs.deciding
+
+
+def test_development_seeds_choose_and_decide_nothing(file: Path) -> None:
+    file.write_text(TINY.replace("[study]", "[study]\ndevelopment_seeds = [7, 8]"))
+    study = read_study(file.parent)
+    losses = {"lr=0.01_seed=7": 1.0, "lr=0.01_seed=8": 4.0, "lr=0.02": 2.0}
+    runs = required_runs(study, scores(losses))
+    assert {run.seed for run in runs.choosing.values()} == {7, 8}
+    assert {(run.seed, run.lr) for run in runs.deciding.values()} == {(0, 0.02), (1, 0.02)}, "the mean decides"
+    assert plan_of(study).runs == len(runs.choosing) + len(runs.deciding) == 12
+    with refuses("seeds that decide claims must be fresh"):
+        replace(plan_of(study), development_seeds=(1, 2))
+
+
+def test_an_optimum_at_an_edge_widens_the_rates(file: Path) -> None:
+    file.write_text(TINY.replace("[study]", "[study]\nwiden = 2"))
+    study = read_study(file.parent)
+    falling = {"lr=0.01_": 3.0, "lr=0.02_": 2.0, "lr=0.04_": 1.0, "lr=0.08_": 0.5, "lr=0.16_": 0.1}
+    assert {run.lr for run in required_runs(study, scores(falling)).choosing.values()} == {0.01, 0.02, 0.04, 0.08}
+    assert {run.lr for run in required_runs(study, scores(falling)).deciding.values()} == {0.08}, "widened twice"
+    rising = {"lr=0.01_": 1.0, "lr=0.005_": 2.0, "lr=0.02_": 3.0}
+    runs = required_runs(study, scores(rising))
+    assert {run.lr for run in runs.choosing.values()} == {0.005, 0.01, 0.02}
+    assert {run.lr for run in runs.deciding.values()} == {0.01}
+    assert not required_runs(study, scores({"lr=0.01_": 1.0, "lr=0.02_": 3.0})).deciding, "0.005 has no record yet"
 
 
 @pytest.mark.parametrize("study", find_studies(), ids=lambda study: study.name)
@@ -79,11 +115,11 @@ def test_studies_of_the_repository(study: Study) -> None:
     assert study.claims
     if study.plan is None:
         with refuses("trains nothing: its claims are about docs/results/models.json"):
-            initial_runs(study)
+            required_runs(study, lambda name: None)
         return
     assert len(study.plan.seeds) >= 3
-    runs = initial_runs(study)
     records = read_records(study.records)
+    runs = required_runs(study, partial(run_score, records, study.plan)).choosing
     for name in runs.keys() & records.keys():
         driver.require_same_settings(records[name], non_default_settings(runs[name]), study.records)
 
@@ -101,7 +137,7 @@ def test_records_replace_run_directories(study: Study, file: Path, tmp_path: Pat
     assert [step for step, _ in record.curves["loss"]] == [1, 2, 3]
     assert "angles.embedding.weight" in record.curves
     assert len(record.sessions[0]["commit"]) >= 3
-    assert {cell["setting"] for cell in record.measures["lengths"]} == {"as trained", "RoPE scaled"}
+    assert {cell["setting"] for cell in record.measures["lengths"]} == {"as trained", "RoPE scaled", "YaRN"}
     assert {cell["ratio"] for cell in record.measures["lengths"]} == {1, 2, 4, 8, 16, 32, 64}
     assert len({r.stream for r in records.values() if r.seed == 0}) == 1, "all models read the same stream"
     with refuses("is the recorded run itself"):
@@ -128,7 +164,7 @@ def test_records_replace_run_directories(study: Study, file: Path, tmp_path: Pat
 
 
 def test_records_store_settings_that_differ_from_the_defaults(study: Study) -> None:
-    settings = non_default_settings(next(iter(initial_runs(study).values())))
+    settings = non_default_settings(next(iter(required_runs(study, lambda name: None).choosing.values())))
     assert settings["arch"] == "multiscreen"
     assert settings["lr"] == 0.01
     assert "beta1" not in settings
@@ -160,7 +196,7 @@ def test_refusals(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_record_of_other_settings_is_refused(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, config = next(iter(initial_runs(study).items()))
+    name, config = next(iter(required_runs(study, lambda name: None).choosing.items()))
     settings = {**non_default_settings(config), "steps": 10**6}
     record = SimpleNamespace(name=name, val_loss=1.0, finished=True, overrides=settings)
     monkeypatch.setattr(driver, "read_records", lambda path: {name: record})
@@ -169,7 +205,7 @@ def test_a_record_of_other_settings_is_refused(study: Study, tmp_path: Path, mon
 
 
 def test_a_repeated_run_that_ended_early(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, config = next(iter(initial_runs(study).items()))
+    name, config = next(iter(required_runs(study, lambda name: None).choosing.items()))
     record = SimpleNamespace(val_loss=1.0, finished=True, overrides=non_default_settings(config))
     monkeypatch.setattr(driver, "read_records", lambda path: {name: record})
     outcomes = iter((Outcome(name, None), Outcome(name, None, "the disk is full")))
@@ -190,5 +226,5 @@ def test_a_run_that_failed_is_named(file: Path, tmp_path: Path, monkeypatch: pyt
 def test_commands_print_what_they_did(capsys: pytest.CaptureFixture[str]) -> None:
     command.main(["table"])
     table = capsys.readouterr().out
-    assert table.startswith("| claim | effect | n | verdict | study |")
+    assert "| claim | effect | n | verdict | study |" in table
     assert table.strip() in (ROOT / "README.md").read_text()
