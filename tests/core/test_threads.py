@@ -45,6 +45,7 @@ def test_the_wait_policy_is_passive_unless_set_by_the_user() -> None:
         apply(Choice(2, "the machine", IDLE), environment)
         assert environment["OMP_NUM_THREADS"] == "2"
         assert environment["OMP_WAIT_POLICY"] == user_settings.get("OMP_WAIT_POLICY", "PASSIVE")
+        assert ("GOMP_SPINCOUNT" in environment) == ("OMP_WAIT_POLICY" not in user_settings), "a short spin, then sleep"
         assert environment.items() >= user_settings.items()
 
 

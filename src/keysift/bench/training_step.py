@@ -10,6 +10,7 @@ from torch import Tensor
 
 from keysift.bench.model_cases import VOCABULARY, multiscreen
 from keysift.bench.timing import interleave
+from keysift.core.memory import keep_freed_memory
 from keysift.kernels.attend import force_backend
 from keysift.kernels.positions import Positions
 from keysift.models.language_model import LanguageModel
@@ -36,7 +37,8 @@ def step(
     `positions` are shared by all rows.
     """
     model = copy.deepcopy(model).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    keep_freed_memory()  # as the training loop does
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     logits = torch.compile(model) if compiled else model
     each = at_once or len(tokens)
 

@@ -1,5 +1,6 @@
-"""Free memory of the system and of the control groups of this process, and a check before work starts."""
+"""Free memory of the system and of the control groups of this process, and what the allocator keeps."""
 
+import ctypes
 import os
 from pathlib import Path
 
@@ -26,6 +27,20 @@ def available() -> int | None:
         if limit is not None and used is not None:
             free.append(limit - used)
     return min(free) if free else None
+
+
+def keep_freed_memory() -> bool:
+    """Let the allocator of this process keep freed memory. Returns whether the C library supports it.
+
+    A training step frees hundreds of megabytes and needs them again at once. If they go back to the system in between,
+    every page is zeroed anew.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return False  # not glibc
+    # M_TRIM_THRESHOLD, the largest value; M_MMAP_THRESHOLD, the largest that glibc accepts.
+    return bool(mallopt(-1, 2**31 - 1)) and bool(mallopt(-3, 32 * 2**20))
 
 
 def require(size: float, what: str, remedy: str) -> None:

@@ -15,8 +15,10 @@ from keysift.core import cgroups
 from keysift.core.errors import RangeError
 
 NUM_THREADS = "OMP_NUM_THREADS"
-# GNU's and Intel's (LLVM's) settings that make waiting threads sleep instead of spin.
-PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
+# GNU's and Intel's (LLVM's) settings that make waiting threads sleep instead of spin. GNU's threads first spin for some
+# tens of microseconds: about a thousand times in a training step, the next parallel part begins within that time, and
+# waking a thread takes as long.
+PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "2000", "KMP_BLOCKTIME": "0"}
 _MIN_SECONDS = 0.1  # needed to measure the load: the kernel counts in ticks of a hundredth of a second
 
 

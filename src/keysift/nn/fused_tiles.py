@@ -25,7 +25,7 @@ from keysift.kernels.transforms import can_inspect_values
 from keysift.mechanisms.spec import Mechanism, Site
 from keysift.nn.cache import AttentionContext
 from keysift.nn.layer_cache import LayerCache
-from keysift.nn.projection import is_plain, project_together, split
+from keysift.nn.projection import is_plain, join_projections, split
 from keysift.nn.scalars import MechanismScalars
 
 PIECE = 2048  # tokens
@@ -53,18 +53,16 @@ class FusedTiles:
         if past is not None:
             return self._long_rows(x_BTD, scalars, scale_H, past)
         if fills or not can_inspect_values() or x_BTD.shape[0] * x_BTD.shape[1] <= PIECE:
-            projected = project_together(self.inputs, x_BTD)
+            projected = join_projections(self.inputs, x_BTD.shape[0] * x_BTD.shape[1])(x_BTD)
             if layer_cache is not None:
                 self._fill(layer_cache, projected, context)
             return self._output(projected, scalars, scale_H, context.positions)
+        project = join_projections(self.inputs, x_BTD.shape[0] * x_BTD.shape[1])
         rows = max(1, PIECE // x_BTD.shape[1])
-        starts = range(0, x_BTD.shape[0], rows)
         pieces = [
-            self._output(
-                project_together(self.inputs, x_BTD[start : start + rows]),
-                *(scalars, scale_H, context.positions.select_rows(start, start + rows)),
-            )
-            for start in starts
+            self._output(project(x_PTD), scalars, scale_H, context.positions.select_rows(start, start + rows))
+            # split, not slices: the gradient of a slice is as large as the whole, and each would be filled and added
+            for start, x_PTD in zip(range(0, x_BTD.shape[0], rows), torch.split(x_BTD, rows), strict=True)
         ]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
@@ -85,8 +83,8 @@ class FusedTiles:
         layer_cache.extend(new, context.update)
 
     def _output(self, projected_BSX: Tensor, scalars: Scalars, scale_H: Tensor, positions: Positions) -> Tensor:
-        dx_BTD: Tensor = self.output(self._gated(projected_BSX, scalars, scale_H, positions))
-        return dx_BTD
+        gated_BTY = self._gated(projected_BSX, scalars, scale_H, positions)
+        return join_projections([self.output], gated_BTY.shape[0] * gated_BTY.shape[1])(gated_BTY)
 
     def _gated(self, projected_BSX: Tensor, scalars: Scalars, scale_H: Tensor, positions: Positions) -> Tensor:
         """Input of the output projection."""

@@ -3,13 +3,13 @@
 Letters: B batch, H heads, T tokens, D model width, X channels of a head.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeGuard
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from keysift.kernels.cpu.linear import linear
 from keysift.nn.hooks import has_hooks
 
 _JOIN_FROM = 32  # tokens; for fewer, joining the weights costs more than it saves
@@ -45,18 +45,20 @@ def merge(x_BHTX: Tensor) -> Tensor:
     return x_BHTX.transpose(1, 2).flatten(2)
 
 
-def project_together(projections: Sequence[nn.Module], x_BTD: Tensor) -> Tensor:
-    """Outputs of several projections of one input, side by side: B T (X1 + X2 + ...).
+def join_projections(projections: Sequence[nn.Module], tokens: int) -> Callable[[Tensor], Tensor]:
+    """A function that computes several projections of one input side by side: B T D -> B T (X1 + X2 + ...).
 
     Plain linear projections become one matrix product, which is faster than several narrow ones. The weights are joined
-    in every call, so that they stay separate parameters. Wrapped or hooked modules (adapters, sharding) run one by one.
+    here and stay separate parameters; `tokens` is the number of tokens for which they are. Wrapped or hooked modules
+    (adapters, sharding) run one by one.
     """
     weights = [module.weight for module in projections if is_plain(module)]
     # A compiled graph holds for every number of tokens, so it does not depend on this one.
-    many = torch.compiler.is_compiling() or x_BTD.shape[0] * x_BTD.shape[1] >= _JOIN_FROM
+    many = torch.compiler.is_compiling() or tokens >= _JOIN_FROM
     if many and len(weights) == len(projections):
-        return F.linear(x_BTD, torch.cat(weights))
-    return torch.cat([module(x_BTD) for module in projections], dim=-1)
+        weight = weights[0] if len(weights) == 1 else torch.cat(weights)
+        return lambda x_BTD: linear(x_BTD, weight)
+    return lambda x_BTD: torch.cat([module(x_BTD) for module in projections], dim=-1)
 
 
 def is_plain(module: nn.Module) -> TypeGuard[nn.Linear]:

@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint as activation_checkpoint
 
 from keysift.core.errors import ConfigError, KeysiftError, UnsupportedError
+from keysift.core.memory import keep_freed_memory
 from keysift.models.language_model import LanguageModel
 from keysift.train.config import Strategy, TrainConfig
 
@@ -82,7 +83,8 @@ class World:
 
 @contextmanager
 def process_group(device: str) -> Iterator[World]:
-    """Initialize the process group if torchrun started several processes, and yield the World of this one."""
+    """Prepare this process, and the process group if torchrun started several, and yield its World."""
+    keep_freed_memory()
     size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     resolved = resolve_device(device, int(os.environ.get("LOCAL_RANK", "0")))
     if size > 1:

@@ -178,13 +178,16 @@ def _(dout: Tensor, norm: Tensor, h: Tensor, *inputs: Any) -> tuple[Tensor, ...]
 
 def _save(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[object, ...], output: tuple[Tensor, ...]) -> None:
     *tensors, offset, key_width, gated, flags, w_th = inputs
+    ctx.set_materialize_grads(False)  # no gradient reaches |h| and h: nobody sees them
     ctx.save_for_backward(*output[1:], *tensors)  # type: ignore[arg-type]
     ctx.constants = (offset, key_width, gated, flags, w_th)  # type: ignore[attr-defined]
 
 
 def _differentiate(
-    ctx: torch.autograd.function.FunctionCtx, dout: Tensor, *unused: Tensor
+    ctx: torch.autograd.function.FunctionCtx, dout: Tensor | None, *unused: Tensor | None
 ) -> tuple[Tensor | None, ...]:
+    if dout is None:
+        return (None,) * len(Inputs._fields)
     grads = _tile_backward(dout, *ctx.saved_tensors, *ctx.constants)  # type: ignore[attr-defined]
     return (*grads, None, None, None, None, None, None)
 

@@ -1,0 +1,62 @@
+"""x W^T in fp32 through oneDNN. torch multiplies fp32 matrices with MKL, which copies narrow ones first.
+
+`keysift bench profile` times the products of a layer both ways. The gradient of the weight stays with MKL, which is
+faster there.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from keysift.kernels.transforms import can_inspect_values, in_forward_mode
+
+_FROM = 512  # tokens; oneDNN compiles a kernel for every new shape, about a millisecond
+
+
+def linear(x_BTD: Tensor, weight_XD: Tensor) -> Tensor:
+    """x W^T, differentiable, as F.linear."""
+    if not _suits(x_BTD, weight_XD):
+        return F.linear(x_BTD, weight_XD)
+    y_BTX: Tensor = _Linear.apply(x_BTD, weight_XD)  # type: ignore[no-untyped-call]
+    return y_BTX
+
+
+def _suits(x: Tensor, weight: Tensor) -> bool:
+    return (
+        can_inspect_values()
+        and x.dtype == weight.dtype == torch.float32
+        and x.device.type == weight.device.type == "cpu"
+        and x.numel() >= _FROM * x.shape[-1] > 0
+        and type(x) is Tensor
+        and isinstance(weight, Tensor)
+        and not in_forward_mode()
+        and not torch.is_autocast_enabled("cpu")
+        and not torch._C._len_torch_dispatch_stack()
+        and bool(torch.backends.mkldnn.enabled)
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")  # private to torch: inductor calls it
+    )
+
+
+def _product(x: Tensor, weight: Tensor) -> Tensor:
+    y: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
+    return y
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _product(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        dx = dweight = None
+        if ctx.needs_input_grad[0]:
+            # A second derivative needs operators that autograd knows.
+            dx = dy @ weight if torch.is_grad_enabled() else _product(dy, weight.t())
+        if ctx.needs_input_grad[1]:
+            dweight = dy.flatten(0, -2).t() @ x.flatten(0, -2)
+        return dx, dweight

@@ -1,0 +1,75 @@
+"""Products through oneDNN agree with F.linear in value and every gradient, and torch sees the calls that it must."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from keysift.kernels.cpu import linear as module
+from keysift.kernels.cpu.linear import linear
+
+
+def draw(tokens: int = 700, dtype: torch.dtype = torch.float32) -> tuple[Tensor, nn.Parameter]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(3, tokens, 64, generator=generator, dtype=dtype)
+    return x.requires_grad_(), nn.Parameter(torch.randn(130, 64, generator=generator, dtype=dtype))
+
+
+def products(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Counts the products that oneDNN computes."""
+    calls: list[int] = []
+    inner = module._product
+    monkeypatch.setattr(module, "_product", lambda x, w: calls.append(1) or inner(x, w))  # type: ignore[func-returns-value]
+    return calls
+
+
+def test_value_and_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = products(monkeypatch)
+    x, weight = draw()
+    with torch.no_grad():
+        exact = F.linear(x.double(), weight.double())
+    for layout in (x, x.transpose(0, 1), x[:, ::2]):
+        y, plain = linear(layout, weight), F.linear(layout, weight)
+        dy = torch.linspace(-1, 1, y.numel()).view(y.shape).cos()
+        torch.testing.assert_close(
+            torch.autograd.grad(y, (x, weight), dy), torch.autograd.grad(plain, (x, weight), dy), rtol=1e-4, atol=1e-4
+        )
+        torch.testing.assert_close(y, plain, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(linear(x, weight).double(), exact, rtol=1e-4, atol=1e-4)
+    assert len(calls) == 7, "three products with gradients of the input, and one more"
+
+
+def test_a_frozen_input_or_weight_gets_no_gradient() -> None:
+    x, weight = draw()
+    linear(x.detach(), weight).sum().backward()  # type: ignore[no-untyped-call]
+    assert weight.grad is not None
+    linear(x, weight.detach()).sum().backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(x.grad, weight.detach().sum(0).expand_as(x), rtol=1e-4, atol=1e-4)
+
+
+def test_second_derivatives() -> None:
+    found = []
+    for function in (linear, F.linear):
+        x, weight = draw()
+        (dx,) = torch.autograd.grad(function(x, weight).square().sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(dx.square().sum(), (x, weight)))
+    for got, want in zip(*found, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-2)
+
+
+def test_calls_that_stay_with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = products(monkeypatch)
+    x, weight = draw()
+    with FlopCounterMode(display=False) as counter:
+        linear(x, weight)
+    assert counter.get_total_flops() == 2 * x.numel() * 130, "a mode of torch sees the product"
+    with torch.autocast("cpu", torch.bfloat16):
+        assert linear(x, weight).dtype == torch.bfloat16
+    linear(*draw(dtype=torch.float64))
+    linear(x[:1, :100], weight)
+    linear(x[:0], weight)
+    torch.func.vmap(linear, in_dims=(0, None))(x.detach(), weight.detach())
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+    linear(x, weight)
+    assert not calls
