@@ -97,8 +97,8 @@ def index() -> str:
 def counts() -> str:
     """Two entries of the list in README: the number of mechanisms, and the verdicts on claims about screening."""
     from evidence.pages import verdicts
+    from evidence.paired import Word
     from evidence.study import find_studies
-    from evidence.welch import Word
     from keysift.mechanisms import MECHANISMS
     from keysift.mechanisms.spec import Promise
 

@@ -7,6 +7,6 @@ A folder holds study.toml (runs, measurements and claims), records.jsonl (one li
     python -m evidence repeat one-hop NAME   train a recorded run again and compare
     python -m evidence pages                 write every page and figure, and the table of claims in README.md
 
-Reading order: study, runs, run_study, measures, records; then groups, welch, rules, latency; then pages, tables,
+Reading order: study, runs, run_study, measures, records; then groups, paired, rules, latency; then pages, tables,
 figures, repeats. lens_claims, lens_compare and lens_excerpt serve the pages about pretrained models.
 """
