@@ -24,6 +24,7 @@ from keysift.mechanisms.sink import SOFTMAX1, SOFTMAX_SINK
 from keysift.mechanisms.softmax import SOFTMAX
 from keysift.mechanisms.spec import MECHANISMS, WRAPPERS, register
 from keysift.mechanisms.temperature import SELECTIVE_TEMPERATURE, SSMAX
+from keysift.mechanisms.threshold import TDA, TRA
 
 for _wrapper in (gates.output_gate, gates.output_head_gate, gates.value_gate):
     WRAPPERS.add(_wrapper.__name__, _wrapper)
@@ -54,6 +55,8 @@ register(RELU)
 register(RELU_SQUARED)
 register(RELU_VISIBLE)
 register(RELA)
+register(TRA)
+register(TDA)
 register(SSMAX)
 register(SELECTIVE_TEMPERATURE)
 register(gates.output_gate(SOFTMAX))

@@ -4,7 +4,8 @@ Pointwise rules make pointwise mechanisms. Counted, RunningSums and Softmax rule
 Threshold, TwoSoftmaxes and RowMap rules make row-wise ones.
 
     Pointwise      w = weigh_key(x, distance)                     each key alone; blocks of keys add up in any order
-    Counted        w = weigh_key(x, distance, count)              the same, given the number of visible keys
+    Counted        w = weigh_key(x, distance, count)              the same, given the number of visible keys; the same of
+                                                                  a second map may be subtracted
     RunningSums    w = top(x) / (sum of bottom(x) + rest)         one pass, with sums rescaled as the maximum grows
     Softmax        w = gain (softmax(factor x) - share softmax(y) - level)      one pass for each softmax
     Threshold      w = max((order - 1) x - tau, 0)^(1/(order-1))  tau first, from the whole row; then one pass
@@ -93,13 +94,24 @@ class Pointwise(Rule):
 
 @dataclass(frozen=True, kw_only=True)
 class Counted(Rule):
-    """w = weigh_key(x, distance, count, *, scalars), where `count` is the number of visible keys, at least 1."""
+    """w = weigh_key(x, distance, count, *, scalars), where `count` is the number of visible keys, at least 1.
+
+    share(*, ...)   multiplies the same function of the second map, which is subtracted
+    """
 
     weigh_key: Step
+    share: Step | None = None
     single_pass: ClassVar[bool] = True
 
+    @property
+    def maps(self) -> int:
+        return 1 if self.share is None else 2
+
     def weigh(self, maps: Maps, visible: Visible, apply: Apply) -> Tensor:
-        w: Tensor = apply(self.weigh_key, maps[0], visible.distance_BHTS, visible_count(visible.count_BHT1, maps[0]))
+        count = visible_count(visible.count_BHT1, maps[0])
+        w: Tensor = apply(self.weigh_key, maps[0], visible.distance_BHTS, count)
+        if self.share is not None:
+            w = w - apply(self.share) * apply(self.weigh_key, maps[1], visible.distance_BHTS, count)
         return w
 
 

@@ -1,7 +1,7 @@
 """The sums_cpu backend: a compiled kernel for additive mechanisms, with running sums over blocks of keys.
 
     x = scale q . k + shift
-    o = sum top(x) v / (sum bottom(x) + eps), divided by a divisor
+    o = sum top(x) v / (sum bottom(x) + eps), divided by a divisor; minus a share of the same of a second map
 
 It runs the mechanisms whose rule is in `KINDS`. Two operators, `keysift::sums` and `keysift::sums_backward`, make it
 known to autograd and torch.compile.
@@ -25,8 +25,8 @@ from keysift.kernels.cpu.library import SumsGradients, SumsProblem, View
 from keysift.kernels.eager import dense
 from keysift.kernels.schema import schema
 from keysift.kernels.transforms import no_double_backward
-from keysift.mechanisms import rela, relu_exp, relu_power, sigmoid
-from keysift.mechanisms.rules import Rule, visible_count
+from keysift.mechanisms import rela, relu_exp, relu_power, sigmoid, threshold
+from keysift.mechanisms.rules import Counted, Rule, visible_count
 
 _RELU, _RELU_SQUARED, _RELU_EXP, _SIGMOID, _RELU_EXP_NORMALISED, _SOFTPICK = range(6)  # keysift_kind
 
@@ -39,6 +39,10 @@ def _visible_keys(call: Call, scalars: Mapping[str, Tensor]) -> Tensor:
 
 def _length(call: Call, scalars: Mapping[str, Tensor]) -> Tensor:
     return scalars["length"]
+
+
+def _minus_threshold(call: Call, scalars: Mapping[str, Tensor]) -> Tensor:
+    return -threshold.threshold(_visible_keys(call, scalars), beta=scalars["beta"], width=scalars["width"])
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,8 @@ KINDS: dict[Rule, Kind] = {
     relu_exp.RELU_EXP.rule: Kind(_RELU_EXP),
     relu_exp.RELU_EXP_NORMALISED.rule: Kind(_RELU_EXP_NORMALISED),
     relu_exp.SOFTPICK.rule: Kind(_SOFTPICK, eps=relu_exp.EPS),
+    threshold.TRA.rule: Kind(_RELU_SQUARED, shift=_minus_threshold),
+    threshold.TDA.rule: Kind(_RELU_SQUARED, shift=_minus_threshold),
     sigmoid.SIGMOID.rule: Kind(_SIGMOID, shift=lambda call, scalars: scalars["bias"]),
     sigmoid.SIGMOID_VISIBLE.rule: Kind(_SIGMOID, shift=lambda call, scalars: -_visible_keys(call, scalars).log()),
 }
@@ -90,18 +96,32 @@ _INPUTS = schema(Inputs)
 def run(call: Call) -> tuple[Tensor, None]:
     kind = KINDS[call.mechanism.rule]
     q, k, v, scalars = dense.prepare(call)
+    maps = call.mechanism.maps
+    v = dense.repeat_heads(v, maps)  # maps run as heads of one call
     shift = None
     if kind.shift is not None:
-        shift = kind.shift(call, scalars).expand(*q.shape[:3], 1)[..., 0].contiguous()
+        each_head = kind.shift(call, scalars).expand(q.shape[0], call.heads, q.shape[2], 1)
+        shift = dense.repeat_heads(each_head, maps)[..., 0].contiguous()
     segments, offset = operators.segments_and_offset(call)
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     inputs = Inputs(q, k, v, shift, segments, offset, kind.code, call.scale, kind.eps)
     needs_grad = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, shift))
     as_operator = needs_grad or torch.compiler.is_compiling()
     out: Tensor = _sums(*inputs)[0] if as_operator else _forward(inputs)[0]
+    if maps > 1:
+        out = _difference(call, out, scalars)
     if kind.divisor is not None:
         out = out / kind.divisor(call, scalars)
     return dense.finish(call.mechanism, out, scalars).to(call.v.dtype), None
+
+
+def _difference(call: Call, out: Tensor, scalars: Mapping[str, Tensor]) -> Tensor:
+    """The output of the first map of each head, minus a share of the second's."""
+    rule = call.mechanism.rule
+    assert isinstance(rule, Counted) and rule.share is not None, "the rules with two maps in KINDS"
+    first, second = out.unflatten(1, (call.heads, 2)).unbind(2)  # type: ignore[no-untyped-call]
+    difference: Tensor = first - dense.with_scalars(call.mechanism, scalars)(rule.share) * second
+    return difference
 
 
 def _problem(x: Inputs) -> SumsProblem:
