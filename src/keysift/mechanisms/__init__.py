@@ -12,7 +12,7 @@ from keysift.mechanisms.difference import (
     rectified_difference,
 )
 from keysift.mechanisms.differential import DIFFERENTIAL_V1, DIFFERENTIAL_V2
-from keysift.mechanisms.entmax import ALPHA_ENTMAX, ENTMAX15, SPARSEMAX
+from keysift.mechanisms.entmax import ALPHA_ENTMAX, ASENTMAX, ENTMAX15, SPARSEMAX
 from keysift.mechanisms.lookup import find
 from keysift.mechanisms.minus_constant import SOFTMAX_MINUS_CONSTANT, SOFTMAX_MINUS_UNIFORM
 from keysift.mechanisms.rela import RELA
@@ -47,6 +47,7 @@ register(SOFTPICK)
 register(SPARSEMAX)
 register(ENTMAX15)
 register(ALPHA_ENTMAX)
+register(ASENTMAX)
 register(SOFTMAX1)
 register(SOFTMAX_SINK)
 register(SIGMOID)

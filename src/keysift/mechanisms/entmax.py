@@ -4,6 +4,7 @@
       = max((alpha - 1) x - tau, 0)^(1 / (alpha - 1))           with the unique tau for which sum w = 1
 
 sparsemax: alpha = 2 (arXiv:1602.02068v2). entmax-1.5 and any alpha: arXiv:1905.05702v2; learned: arXiv:1909.00015v2.
+asentmax: entmax-1.5 of (1 + strength log(n + 1)^growth) x, n the number of visible keys (arXiv:2506.16640).
 Scores are shifted so that the visible maximum is 0. A key at or below -1 / (alpha - 1) is then outside the support, and
 masked keys are set to such a value.
 
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from keysift.mechanisms import parts
 from keysift.mechanisms.rules import Threshold
@@ -144,6 +146,11 @@ def weigh_alpha_entmax(x_BHTS: Tensor, keep_BHTS: Tensor, *, alpha: Tensor) -> T
     return weigh_with_solver(x_BHTS, keep_BHTS, alpha, solve_by_bisection)
 
 
+def adaptive_factor(count_BHT1: Tensor, *, strength: Tensor, growth: Tensor) -> Tensor:
+    # log(n + 1), not log n: at n = 1 a negative power of 0 would be infinite.
+    return 1 + strength * (count_BHT1 + 1).log() ** growth
+
+
 def learned(*, alpha: Tensor) -> Tensor:
     return alpha
 
@@ -151,6 +158,14 @@ def learned(*, alpha: Tensor) -> Tensor:
 def _between_one_and_two(raw: Tensor, site: Site) -> Tensor:
     # Bounded away from 1, where the power 1 / (alpha - 1) exceeds the precision of fp32.
     return 1 + raw.sigmoid().clamp_min(0.01)
+
+
+def _softplus(raw: Tensor, site: Site) -> Tensor:
+    return softplus(raw)
+
+
+def _within_two(raw: Tensor, site: Site) -> Tensor:
+    return 2 * raw.tanh()
 
 
 _HOLDS = frozenset(
@@ -211,4 +226,38 @@ ALPHA_ENTMAX = Mechanism(
     ),
     holds=_HOLDS,
     notes=_NOTES,
+)
+
+ASENTMAX = Mechanism(
+    name="asentmax",
+    title="Adaptive-scalable entmax (ASEntmax)",
+    source="arXiv:2506.16640",
+    page="entmax",
+    formula="w = entmax15((1 + strength log(n + 1)^growth) x), n the number of visible keys",
+    rule=Threshold(order=1.5, weigh_row=weigh_entmax15, factor=adaptive_factor),
+    scalars=(
+        Scalar(
+            name="strength",
+            meaning="the query token's factor of the power of log(n + 1)",
+            per=Per.QUERY,
+            bias=True,
+            link=_softplus,
+            above=0.0,
+            above_allowed=True,
+            probes=(0.1, 0.3, 0.9),
+        ),
+        Scalar(
+            name="growth",
+            meaning="the query token's power of log(n + 1)",
+            per=Per.QUERY,
+            bias=True,
+            link=_within_two,
+            above=-2.0,
+            above_allowed=True,
+            up_to=2.0,
+            probes=(-1.0, 0.4, 1.0),
+        ),
+    ),
+    holds=_HOLDS - {Promise.REFUSED_INERT},
+    notes=_NOTES | {Promise.REFUSED_INERT: "a refused key still counts in n"},
 )

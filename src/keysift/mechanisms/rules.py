@@ -8,7 +8,7 @@ Threshold, TwoSoftmaxes and RowMap rules make row-wise ones.
                                                                   a second map may be subtracted
     RunningSums    w = top(x) / (sum of bottom(x) + rest)         one pass, with sums rescaled as the maximum grows
     Softmax        w = gain (softmax(factor x) - share softmax(y) - level)      one pass for each softmax
-    Threshold      w = max((order - 1) x - tau, 0)^(1/(order-1))  tau first, from the whole row; then one pass
+    Threshold      w = max((order-1) factor x - tau, 0)^(1/(order-1))   tau first, from the whole row; then one pass
     TwoSoftmaxes   w = combine(softmax(x), softmax(y))            both normalisers first, then one pass
     RowMap         w = weigh(x, [y,] keep)                        anything else; whole rows at a time
 
@@ -176,17 +176,21 @@ class Softmax(Rule):
 
 @dataclass(frozen=True, kw_only=True)
 class Threshold(Rule):
-    """w = max((order - 1) x - tau, 0)^(1 / (order - 1)), with the unique tau for which sum w = 1.
+    """w = max((order - 1) factor x - tau, 0)^(1 / (order - 1)), with the unique tau for which sum w = 1.
 
     `weigh_row(x, keep, *, ...)` solves for tau and defines its derivative. A backend that works in blocks needs only
-    `order`, a constant or `order(*, ...)`.
+    `order`, a constant or `order(*, ...)`, and `factor(count, *, ...)`, which multiplies the scores.
     """
 
     order: Number | float
     weigh_row: Step
+    factor: Step | None = None
 
     def weigh(self, maps: Maps, visible: Visible, apply: Apply) -> Tensor:
-        w: Tensor = apply(self.weigh_row, maps[0], visible.keep_BHTS)
+        x = maps[0]
+        if self.factor is not None:
+            x = apply(self.factor, visible_count(visible.count_BHT1, x)) * x
+        w: Tensor = apply(self.weigh_row, x, visible.keep_BHTS)
         return w
 
 

@@ -1,6 +1,6 @@
 """The thresholds_cpu backend: sparsemax and entmax with a compiled solver, one block of rows at a time.
 
-    x = scale q . k;  w = max((order - 1) x - tau, 0)^(1 / (order - 1)), sum w = 1;  o = w @ v
+    x = scale factor q . k;  w = max((order - 1) x - tau, 0)^(1 / (order - 1)), sum w = 1;  o = w @ v
 
 Matrix products run in torch. The library finds tau for each row in place, and turns gradients of weights into gradients
 of scores. Two operators, `keysift::thresholds` and `keysift::thresholds_backward`, make it known to autograd and
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from keysift.kernels import regions
 from keysift.kernels.backend import Backend
 from keysift.kernels.call import Call
 from keysift.kernels.cpu import library, operators
@@ -24,7 +25,7 @@ from keysift.kernels.cpu.library import ThresholdRows
 from keysift.kernels.eager import dense
 from keysift.kernels.schema import schema
 from keysift.kernels.transforms import no_double_backward
-from keysift.mechanisms.rules import Threshold
+from keysift.mechanisms.rules import Threshold, visible_count
 from keysift.mechanisms.spec import Per
 
 PAIRS = 1 << 19  # query-key pairs of a block over its heads: scores and their gradients stay in the CPU cache
@@ -61,10 +62,13 @@ def run(call: Call) -> tuple[Tensor, None]:
     q, k, v, scalars = dense.prepare(call)
     rule = call.mechanism.rule
     assert isinstance(rule, Threshold), "declined"
+    apply = dense.with_scalars(call.mechanism, scalars)
     if isinstance(rule.order, float):
         orders = q.new_full((call.heads,), rule.order)
     else:
-        orders = dense.with_scalars(call.mechanism, scalars)(rule.order).expand(call.heads, 1, 1).reshape(-1)
+        orders = apply(rule.order).expand(call.heads, 1, 1).reshape(-1)
+    if rule.factor is not None:
+        q = q * apply(rule.factor, visible_count(regions.visible_counts(call), q))
     inputs = Inputs(q, k, v, orders, *operators.segments_and_offset(call), call.scale)
     needs_grad = torch.is_grad_enabled() and any(x.requires_grad for x in inputs[:4])
     out: Tensor = _thresholds(*inputs) if needs_grad or torch.compiler.is_compiling() else _forward(inputs)

@@ -25,7 +25,7 @@ from keysift.kernels.eager.blockwise import slice_scalar
 from keysift.kernels.regions import query_blocks
 from keysift.kernels.transforms import can_inspect_values, in_function_transform
 from keysift.mechanisms import entmax
-from keysift.mechanisms.rules import Threshold
+from keysift.mechanisms.rules import Threshold, visible_count
 
 PAIRS = 1 << 20  # query-key pairs of a block, over batch and heads; small enough for the CPU cache
 NEWTON_STEPS = 50
@@ -81,8 +81,11 @@ def _weigh(call: Call, rows: slice, keys: slice, x: Tensor, rest: Sequence[Tenso
         maps = torch.stack([call.add_biases(each, visible, bias) for each in maps.unbind(2)], dim=2)
     scalars = dict(zip(call.scalars, rest, strict=False))
     if isinstance(rule, Threshold):
-        order = rule.order if isinstance(rule.order, float) else dense.with_scalars(call.mechanism, scalars)(rule.order)
+        apply = dense.with_scalars(call.mechanism, scalars)
+        order = rule.order if isinstance(rule.order, float) else apply(rule.order)
         masked = torch.where(visible.keep_BHTS, maps[:, :, 0], 0.0)
+        if rule.factor is not None:
+            masked = apply(rule.factor, visible_count(visible.count_BHT1, masked)) * masked
         return entmax.weigh_with_solver(masked, visible.keep_BHTS, order, solve_by_newton)
     return dense.weigh(call.mechanism, maps.unbind(2), visible, scalars)
 
