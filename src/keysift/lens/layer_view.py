@@ -165,7 +165,7 @@ class LayerView:
             start = self.padding[block.text] + block.first
             end = start + block.scores_HTS.shape[1]
             out[block.text, :, start:end] = new_weights(block) @ block.values_HSV
-        return dense.finish(call.mechanism, out, scalars).to(call.v.dtype)
+        return dense.finish(call, out, scalars).to(call.v.dtype)
 
 
 def _of_text(tensor: Tensor, row: slice) -> Tensor:

@@ -20,7 +20,7 @@ from keysift.mechanisms.relu_exp import RELU_EXP, RELU_EXP_NORMALISED, SOFTPICK
 from keysift.mechanisms.relu_power import RELU, RELU_SQUARED, RELU_VISIBLE
 from keysift.mechanisms.screening import SCREENING
 from keysift.mechanisms.sigmoid import SIGMOID, SIGMOID_VISIBLE
-from keysift.mechanisms.sink import SOFTMAX1, SOFTMAX_SINK
+from keysift.mechanisms.sink import NULL_VALUE, SOFTMAX1, SOFTMAX_SINK
 from keysift.mechanisms.softmax import SOFTMAX
 from keysift.mechanisms.spec import MECHANISMS, WRAPPERS, register
 from keysift.mechanisms.temperature import SELECTIVE_TEMPERATURE, SSMAX
@@ -50,6 +50,7 @@ register(ALPHA_ENTMAX)
 register(ASENTMAX)
 register(SOFTMAX1)
 register(SOFTMAX_SINK)
+register(NULL_VALUE)
 register(SIGMOID)
 register(SIGMOID_VISIBLE)
 register(RELU)

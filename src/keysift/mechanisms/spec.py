@@ -5,7 +5,7 @@ Steps of a call, each a field of `Mechanism`:
     prepare   q, k, v at integer positions -> q, k, v     (screening: unit length, rotation; a value gate)
     scores    scale * q k^T + bias                        (one map, or two for the differential family)
     rule      scores -> weights                           (the mechanism proper; rules.py)
-    weights @ v
+    weights @ v                                           (and the weight that the keys leave, times a learned value)
     finish    output -> output                            (a norm or a gate)
 
 Letters: B batch, H heads, T queries, S keys, K key width, V value width.
@@ -189,6 +189,7 @@ class Mechanism:
     window_scalar: str | None = None  # the scalar that bounds the distance at which a weight can differ from zero
     prepare: tuple[Prepare, ...] = ()
     finish: tuple[Finish, ...] = ()
+    rest_value: str | None = None  # the scalar that the output adds (1 - sum w) times
     flat: frozenset[str] = frozenset()  # inputs whose gradient is zero everywhere
     # For each step, the scalars it takes as keyword-only parameters.
     scalar_names: Mapping[Callable[..., object], tuple[str, ...]] = field(init=False, repr=False, compare=False)

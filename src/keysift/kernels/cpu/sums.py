@@ -112,7 +112,7 @@ def run(call: Call) -> tuple[Tensor, None]:
         out = _difference(call, out, scalars)
     if kind.divisor is not None:
         out = out / kind.divisor(call, scalars)
-    return dense.finish(call.mechanism, out, scalars).to(call.v.dtype), None
+    return dense.finish(call, out, scalars).to(call.v.dtype), None
 
 
 def _difference(call: Call, out: Tensor, scalars: Mapping[str, Tensor]) -> Tensor:

@@ -72,7 +72,7 @@ def run(call: Call) -> tuple[Tensor, None]:
     inputs = Inputs(q, k, v, orders, *operators.segments_and_offset(call), call.scale)
     needs_grad = torch.is_grad_enabled() and any(x.requires_grad for x in inputs[:4])
     out: Tensor = _thresholds(*inputs) if needs_grad or torch.compiler.is_compiling() else _forward(inputs)
-    return dense.finish(call.mechanism, out, scalars).to(call.v.dtype), None
+    return dense.finish(call, out, scalars).to(call.v.dtype), None
 
 
 class Block(NamedTuple):

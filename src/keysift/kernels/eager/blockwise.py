@@ -34,7 +34,7 @@ def declines(call: Call, return_weights: bool) -> str | None:
 def run(call: Call) -> tuple[Tensor, None]:
     q, k, v, scalars = dense.prepare(call)
     blocks = [_query_block(call, rows, q, k, v, scalars) for rows in _slices(q.shape[2])]
-    out = dense.finish(call.mechanism, torch.cat(blocks, dim=2), scalars)
+    out = dense.finish(call, torch.cat(blocks, dim=2), scalars)
     return out.to(call.v.dtype), None
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from keysift.kernels.backend import Backend
 from keysift.kernels.call import Call
+from keysift.kernels.regions import visible_counts
 from keysift.kernels.scalars import accumulation_dtype
 from keysift.mechanisms.rules import Apply, Visible
 from keysift.mechanisms.spec import Mechanism, Per
@@ -33,7 +34,7 @@ def run(
     x = on_scores(torch.stack(_scores(call, q, k), dim=2).flatten(1, 2))
     maps = x.view(x.shape[0], call.heads, call.mechanism.maps, *x.shape[2:]).unbind(2)
     weights = on_weights(weigh(call.mechanism, maps, call.visible(), scalars))
-    out = finish(call.mechanism, weights @ v, scalars)
+    out = finish(call, weights @ v, scalars)
     return out.to(call.v.dtype), weights.to(call.v.dtype)
 
 
@@ -42,11 +43,17 @@ def prepare(call: Call) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
     q, k, v, scalars = _expand(call)
     for step in call.mechanism.prepare:
         q, k, v = step(q, k, v, call.at, call.key_at, **_pick(call.mechanism, step, scalars))
+    if call.mechanism.rest_value is not None:
+        # sum w v + (1 - sum w) u = sum w (v - u) + u, so that no backend needs the sum of the weights.
+        v = v - scalars[call.mechanism.rest_value]
     return q, k, v, scalars
 
 
-def finish(mechanism: Mechanism, out: Tensor, scalars: Mapping[str, Tensor]) -> Tensor:
-    """The output after the mechanism's `finish` steps."""
+def finish(call: Call, out: Tensor, scalars: Mapping[str, Tensor]) -> Tensor:
+    """The output after the mechanism's `finish` steps. `out` sums the values that `prepare` returned."""
+    mechanism = call.mechanism
+    if mechanism.rest_value is not None:
+        out = torch.where(visible_counts(call) > 0, out + scalars[mechanism.rest_value], 0.0)
     for step in mechanism.finish:
         out = step(out, **_pick(mechanism, step, scalars))
     return out

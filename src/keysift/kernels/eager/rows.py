@@ -48,7 +48,7 @@ def run(call: Call) -> tuple[Tensor, None]:
     # A compiled graph does not support a backward pass that calls autograd.
     compute = _checkpointed if torch.compiler.is_compiling() else _ByRows.apply
     out = compute(call, *inputs)
-    return dense.finish(call.mechanism, out, scalars).to(call.v.dtype), None
+    return dense.finish(call, out, scalars).to(call.v.dtype), None
 
 
 def _blocks(call: Call) -> Iterator[tuple[slice, slice]]:

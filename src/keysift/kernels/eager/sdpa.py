@@ -136,14 +136,16 @@ def _run(call: Call) -> Tensor:
         out = out - apply(rule.level, visible) * visible_value_sums(call, v)
     if rule.gain is not None:
         out = apply(rule.gain) * out
-    return dense.finish(call.mechanism, out, scalars).to(call.v.dtype)
+    return dense.finish(call, out, scalars).to(call.v.dtype)
 
 
 def _sinks(sink: Tensor, heads: int, maps: int, like: Tensor) -> Tensor:
-    """One logit per head of the operator; only the first map of a head has a sink."""
-    first = sink.to(like.dtype).reshape(-1).expand(heads)
-    none = torch.full((heads, maps - 1), -math.inf, dtype=like.dtype, device=like.device)
-    return torch.cat((first[:, None], none), dim=1).flatten()
+    """One logit per head of the operator, or per head and query, B (H M) T; only the first map has a sink."""
+    sink = sink.to(like.dtype)
+    shape = (like.shape[0], heads, like.shape[2], 1) if sink.ndim == 4 else (1, heads, 1, 1)
+    first = sink.expand(shape)[..., 0]
+    none = torch.full_like(first, -math.inf)
+    return torch.stack((first, *[none] * (maps - 1)), dim=2).flatten(1, 2)
 
 
 def _softmax(call: Call, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, factor: Tensor | None) -> Tensor:
@@ -194,7 +196,8 @@ def _in_blocks(call: Call, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None,
         mask = _mask(call, queries, keys, q)
         inputs = (q[:, :, queries], k[:, :, keys], v[:, :, keys])
         factors = None if factor is None else factor[:, :, queries]
-        blocks.append(operators.attention(Inputs(*inputs, sink, factors, None, mask, None, 0, False, 0, 0, call.scale)))
+        sinks = sink[:, :, queries] if sink is not None and sink.shape[2] > 1 else sink
+        blocks.append(operators.attention(Inputs(*inputs, sinks, factors, None, mask, None, 0, False, 0, 0, call.scale)))
     return torch.cat(blocks, dim=2)
 
 

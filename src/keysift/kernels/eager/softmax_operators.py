@@ -41,7 +41,7 @@ class Inputs(NamedTuple):
     q: Tensor
     k: Tensor
     v: Tensor
-    sink: Tensor | None
+    sink: Tensor | None  # B H T, or 1 in place of B and T
     factor: Tensor | None  # B H T 1, multiplies the queries
     segments: Tensor | None  # the fields of Reach
     mask: Tensor | None  # added to the scores; the call is one region then
@@ -127,7 +127,7 @@ def _with_sink(out: Tensor, log: Tensor, sink: Tensor | None) -> tuple[Tensor, T
     """The output and the logarithm of the denominator after adding a sink to it."""
     if sink is None:
         return out, log
-    joint = torch.logaddexp(log, sink[:, None])
+    joint = torch.logaddexp(log, sink)
     return out * torch.where(log == -math.inf, 0.0, (log - joint).exp())[..., None], joint
 
 
@@ -285,9 +285,9 @@ def _differentiate(ctx: torch.autograd.function.FunctionCtx, dout: Tensor, *unus
     dq, dk, dv, dfactor = _softmax_backward(dout.contiguous(), out, log, factor_grad, *x)
     dsink = None
     if x.sink is not None:
-        # The sink has weight p and value zero: ds = -p (dout . out), summed over rows.
-        weight = (x.sink[:, None] - log).exp()
-        dsink = -(weight * (dout * out).sum(-1)).sum((0, 2))
+        # The sink has weight p and value zero: ds = -p (dout . out), summed over the rows that share it.
+        weight = (x.sink - log).exp()
+        dsink = -(weight * (dout * out).sum(-1)).sum_to_size(x.sink.shape)
     return dq, dk, dv, dsink, dfactor if factor_grad else None, *[None] * (len(x) - 5)
 
 
