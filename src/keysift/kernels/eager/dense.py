@@ -38,21 +38,24 @@ def run(
     return out.to(call.v.dtype), weights.to(call.v.dtype)
 
 
-def prepare(call: Call) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
-    """q, k and v of every head in fp32 or better, after the mechanism's `prepare` steps; and the scalars."""
+def prepare(call: Call, *, adds_rest: bool = False) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+    """q, k and v of every head in fp32 or better, after the mechanism's `prepare` steps; and the scalars.
+
+    adds_rest  the backend adds the mechanism's `rest_value` itself; otherwise `prepare` and `finish` do
+    """
     q, k, v, scalars = _expand(call)
     for step in call.mechanism.prepare:
         q, k, v = step(q, k, v, call.at, call.key_at, **_pick(call.mechanism, step, scalars))
-    if call.mechanism.rest_value is not None:
+    if call.mechanism.rest_value is not None and not adds_rest:
         # sum w v + (1 - sum w) u = sum w (v - u) + u, so that no backend needs the sum of the weights.
         v = v - scalars[call.mechanism.rest_value]
     return q, k, v, scalars
 
 
-def finish(call: Call, out: Tensor, scalars: Mapping[str, Tensor]) -> Tensor:
+def finish(call: Call, out: Tensor, scalars: Mapping[str, Tensor], *, adds_rest: bool = False) -> Tensor:
     """The output after the mechanism's `finish` steps. `out` sums the values that `prepare` returned."""
     mechanism = call.mechanism
-    if mechanism.rest_value is not None:
+    if mechanism.rest_value is not None and not adds_rest:
         out = torch.where(visible_counts(call) > 0, out + scalars[mechanism.rest_value], 0.0)
     for step in mechanism.finish:
         out = step(out, **_pick(mechanism, step, scalars))

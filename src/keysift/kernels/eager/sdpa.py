@@ -3,7 +3,8 @@
     w = gain (softmax(factor x, with a sink) - share softmax(factor y) - level)
 
     factor   multiplies queries; its gradient at large scores: see softmax_operators.py
-    sink     o <- o exp(L - L'), L' = log(exp(L) + exp(s)), L the log of the softmax's denominator
+    sink     o <- o exp(L - L'), L' = log(exp(L) + exp(s)), L the log of the softmax's denominator; and if the sink has a
+             value, that times exp(s - L')
     share    both maps run as heads of one call, and their outputs are subtracted
     level    times the sum of the visible values
 
@@ -116,7 +117,7 @@ def _run(call: Call) -> Tensor:
             if q.shape[3] < v.shape[3]:  # the kernel needs equal widths; zero channels change no score
                 q, k = (F.pad(x, (0, v.shape[3] - x.shape[3])) for x in (q, k))
             return F.scaled_dot_product_attention(q, k, v, is_causal=covering.causal, scale=call.scale)
-    q, k, v, scalars = dense.prepare(call)
+    q, k, v, scalars = dense.prepare(call, adds_rest=True)
     apply = dense.with_scalars(call.mechanism, scalars)
     maps = rule.maps
     visible = visible_count(visible_counts(call), q) if rule.factor is not None or rule.level is not None else None
@@ -126,7 +127,8 @@ def _run(call: Call) -> Tensor:
         factor = dense.repeat_heads(apply(rule.factor, visible).expand(-1, call.heads, -1, -1), maps)
         factor = factor.to(q.dtype).expand(*q.shape[:3], 1)
     sink = None if rule.sink is None else _sinks(apply(rule.sink), call.heads, maps, q)
-    out = _softmax(call, q, k, dense.repeat_heads(v, maps), sink, factor)
+    rest = None if call.mechanism.rest_value is None else scalars[call.mechanism.rest_value]
+    out = _softmax(call, q, k, dense.repeat_heads(v, maps), sink, rest, factor)
     if maps > 1:
         out, *second = out.unflatten(1, (call.heads, maps)).unbind(2)  # type: ignore[no-untyped-call]
         if rule.share is not None:
@@ -136,7 +138,7 @@ def _run(call: Call) -> Tensor:
         out = out - apply(rule.level, visible) * visible_value_sums(call, v)
     if rule.gain is not None:
         out = apply(rule.gain) * out
-    return dense.finish(call, out, scalars).to(call.v.dtype)
+    return dense.finish(call, out, scalars, adds_rest=True).to(call.v.dtype)
 
 
 def _sinks(sink: Tensor, heads: int, maps: int, like: Tensor) -> Tensor:
@@ -148,8 +150,10 @@ def _sinks(sink: Tensor, heads: int, maps: int, like: Tensor) -> Tensor:
     return torch.stack((first, *[none] * (maps - 1)), dim=2).flatten(1, 2)
 
 
-def _softmax(call: Call, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, factor: Tensor | None) -> Tensor:
-    """softmax(x) v for every head of q, B (H M) T V."""
+def _softmax(
+    call: Call, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, rest: Tensor | None, factor: Tensor | None
+) -> Tensor:
+    """softmax(x) v for every head of q, B (H M) T V; `rest` is the value of the sink, H 1 V."""
     if call.scale <= 0:  # the causal kernel multiplies -inf by the scale, which gives +inf or NaN
         q, call = call.scale * q, replace(call, scale=1.0)
     width, values = q.shape[3], v.shape[3]
@@ -157,13 +161,14 @@ def _softmax(call: Call, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, f
         wide = max(width, values)
         q, k = (torch.nn.functional.pad(x, (0, wide - width)) for x in (q, k))
         v = torch.nn.functional.pad(v, (0, wide - values))
+        rest = None if rest is None else torch.nn.functional.pad(rest, (0, wide - values))
     if not _returns_log(call):
         return _public(call, q if factor is None else q * factor, k, v)[..., :values]
     if regions_of(call) is None:
-        return _in_blocks(call, q, k, v, sink, factor)[..., :values]
+        return _in_blocks(call, q, k, v, sink, rest, factor)[..., :values]
     segments, offset, causal, window, kept, _ = reach_of(call)
     slopes = None if call.slopes is None else dense.repeat_heads(call.slopes.to(q.dtype)[None], call.mechanism.maps)[0]
-    inputs = Inputs(q, k, v, sink, factor, segments, None, slopes, offset, causal, window, kept, call.scale)
+    inputs = Inputs(q, k, v, sink, rest, factor, segments, None, slopes, offset, causal, window, kept, call.scale)
     probed = not call.finite and detects_non_finite(call)
     return (operators.probed(inputs) if probed else operators.attention(inputs))[..., :values]
 
@@ -184,7 +189,9 @@ def _public(call: Call, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.cat(blocks, dim=2)
 
 
-def _in_blocks(call: Call, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, factor: Tensor | None) -> Tensor:
+def _in_blocks(
+    call: Call, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, rest: Tensor | None, factor: Tensor | None
+) -> Tensor:
     """Softmax attention in blocks of queries with one mask each. Positions without any visible pair are set to zero,
     because the kernel multiplies them too."""
     maps = call.mechanism.maps
@@ -197,7 +204,8 @@ def _in_blocks(call: Call, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None,
         inputs = (q[:, :, queries], k[:, :, keys], v[:, :, keys])
         factors = None if factor is None else factor[:, :, queries]
         sinks = sink[:, :, queries] if sink is not None and sink.shape[2] > 1 else sink
-        blocks.append(operators.attention(Inputs(*inputs, sinks, factors, None, mask, None, 0, False, 0, 0, call.scale)))
+        options = (None, mask, None, 0, False, 0, 0, call.scale)
+        blocks.append(operators.attention(Inputs(*inputs, sinks, rest, factors, *options)))
     return torch.cat(blocks, dim=2)
 
 

@@ -42,6 +42,7 @@ class Inputs(NamedTuple):
     k: Tensor
     v: Tensor
     sink: Tensor | None  # B H T, or 1 in place of B and T
+    rest: Tensor | None  # H 1 V, the value of the sink
     factor: Tensor | None  # B H T 1, multiplies the queries
     segments: Tensor | None  # the fields of Reach
     mask: Tensor | None  # added to the scores; the call is one region then
@@ -64,7 +65,7 @@ _INPUTS = schema(Inputs)
 
 def attention(x: Inputs) -> Tensor:
     needs_grad = torch.is_grad_enabled() and any(
-        t is not None and t.requires_grad for t in (x.q, x.k, x.v, x.sink, x.factor)
+        t is not None and t.requires_grad for t in (x.q, x.k, x.v, x.sink, x.rest, x.factor)
     )
     if needs_grad or torch.compiler.is_compiling():
         out: Tensor = _softmax_attention(*x)[0]
@@ -88,7 +89,7 @@ def probed(x: Inputs) -> Tensor:
     error = (log[:, :, 1] - math.log(k.shape[2])).abs().amax() + out[:, :, 1].sum().abs() * 0
     if not error.item() < 1e-4:
         raise NonFiniteError
-    return _with_sink(out[:, :, :1], log[:, :, :1], x.sink)[0]
+    return _with_sink(out[:, :, :1], log[:, :, :1], x.sink, x.rest)[0]
 
 
 def _forward(x: Inputs) -> tuple[Tensor, Tensor]:
@@ -115,7 +116,7 @@ def _forward(x: Inputs) -> tuple[Tensor, Tensor]:
             log[where] = joint
     if x.mask is not None:
         log = torch.where((x.mask > -math.inf).any(-1), log, -math.inf)
-    out, log = _with_sink(out, log, x.sink)
+    out, log = _with_sink(out, log, x.sink, x.rest)
     return out, torch.where(log == -math.inf, math.inf, log)
 
 
@@ -123,12 +124,13 @@ def _scaled_queries(x: Inputs) -> Tensor:
     return x.q if x.factor is None else x.q * x.factor
 
 
-def _with_sink(out: Tensor, log: Tensor, sink: Tensor | None) -> tuple[Tensor, Tensor]:
+def _with_sink(out: Tensor, log: Tensor, sink: Tensor | None, rest: Tensor | None) -> tuple[Tensor, Tensor]:
     """The output and the logarithm of the denominator after adding a sink to it."""
     if sink is None:
         return out, log
-    joint = torch.logaddexp(log, sink)
-    return out * torch.where(log == -math.inf, 0.0, (log - joint).exp())[..., None], joint
+    joint = torch.where(log == -math.inf, math.inf, torch.logaddexp(log, sink))  # inf: no weight without visible keys
+    out = out * (log - joint).exp()[..., None]
+    return out if rest is None else out + (sink - joint).exp()[..., None] * rest, joint
 
 
 class Masks:
@@ -274,21 +276,23 @@ def _(dout: Tensor, out: Tensor, log: Tensor, factor_grad: bool, *inputs: Any) -
 
 
 def _save(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[object, ...], output: tuple[Tensor, Tensor]) -> None:
-    tensors, ctx.constants = inputs[:8], inputs[8:]  # type: ignore[attr-defined]
+    tensors, ctx.constants = inputs[:9], inputs[9:]  # type: ignore[attr-defined]
     ctx.save_for_backward(*output, *tensors)  # type: ignore[arg-type]
 
 
 def _differentiate(ctx: torch.autograd.function.FunctionCtx, dout: Tensor, *unused: Tensor) -> tuple[Any, ...]:
     out, log, *tensors = ctx.saved_tensors  # type: ignore[attr-defined]
     x = Inputs(*tensors, *ctx.constants)  # type: ignore[attr-defined]
-    factor_grad = x.factor is not None and ctx.needs_input_grad[4]  # type: ignore[attr-defined]
+    factor_grad = x.factor is not None and ctx.needs_input_grad[5]  # type: ignore[attr-defined]
     dq, dk, dv, dfactor = _softmax_backward(dout.contiguous(), out, log, factor_grad, *x)
-    dsink = None
+    dsink = drest = None
     if x.sink is not None:
-        # The sink has weight p and value zero: ds = -p (dout . out), summed over the rows that share it.
+        # A sink of weight p and value u: ds = p (dout . u - dout . out), summed over the rows that share it.
         weight = (x.sink - log).exp()
-        dsink = -(weight * (dout * out).sum(-1)).sum_to_size(x.sink.shape)
-    return dq, dk, dv, dsink, dfactor if factor_grad else None, *[None] * (len(x) - 5)
+        towards_sink = -out if x.rest is None else x.rest - out
+        dsink = (weight * (dout * towards_sink).sum(-1)).sum_to_size(x.sink.shape)
+        drest = None if x.rest is None else (weight[..., None] * dout).sum_to_size(x.rest.shape)
+    return dq, dk, dv, dsink, drest, dfactor if factor_grad else None, *[None] * (len(x) - 6)
 
 
 _softmax_attention.register_autograd(_differentiate, setup_context=_save)
