@@ -14,8 +14,9 @@ from keysift.mechanisms import find
 from keysift.mechanisms.rules import Visible
 from keysift.mechanisms.spec import Mechanism, Site
 
-# A row of scores belongs to no model. The context is short, so that weights divided by its length stay readable.
-ROW_SITE = Site(context=4)
+# A row of scores belongs to no model. The context is short, so that weights divided by its length stay readable, and so
+# are the keys, so that thresholds that follow their width leave some keys.
+ROW_SITE = Site(context=4, key_width=4)
 
 
 def default_scalars(mechanism: str | Mechanism) -> dict[str, float]:

@@ -12,8 +12,10 @@ from keysift.mechanisms.difference import (
     rectified_difference,
 )
 from keysift.mechanisms.differential import DIFFERENTIAL_V1, DIFFERENTIAL_V2
+from keysift.mechanisms.elastic import CLIPPED_SOFTMAX, ELASTIC_SOFTMAX
 from keysift.mechanisms.entmax import ALPHA_ENTMAX, ASENTMAX, ENTMAX15, SPARSEMAX
 from keysift.mechanisms.lookup import find
+from keysift.mechanisms.lssar import LSSAR
 from keysift.mechanisms.minus_constant import SOFTMAX_MINUS_CONSTANT, SOFTMAX_MINUS_UNIFORM
 from keysift.mechanisms.rela import RELA
 from keysift.mechanisms.relu_exp import RELU_EXP, RELU_EXP_NORMALISED, SOFTPICK
@@ -41,6 +43,8 @@ register(heaviside_gate())
 register(heaviside_gate(renormalise=True))
 register(SOFTMAX_MINUS_CONSTANT)
 register(SOFTMAX_MINUS_UNIFORM)
+register(ELASTIC_SOFTMAX)
+register(CLIPPED_SOFTMAX)
 register(RELU_EXP)
 register(RELU_EXP_NORMALISED)
 register(SOFTPICK)
@@ -59,6 +63,7 @@ register(RELU_VISIBLE)
 register(RELA)
 register(TRA)
 register(TDA)
+register(LSSAR)
 register(SSMAX)
 register(SELECTIVE_TEMPERATURE)
 register(gates.output_gate(SOFTMAX))

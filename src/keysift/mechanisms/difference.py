@@ -17,10 +17,9 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
-from keysift.mechanisms.rules import Softmax, TwoSoftmaxes
-from keysift.mechanisms.spec import Constant, Mechanism, Per, Promise, Scalar, Site
+from keysift.mechanisms.rules import Rectified, Softmax, TwoSoftmaxes
+from keysift.mechanisms.spec import Constant, Mechanism, Per, Promise, Scalar, softplus
 
 _SOURCE = "public discussion of arXiv:2410.05258v2"
 _TWO_PASS = "both normalisers are needed before the comparison"
@@ -40,25 +39,21 @@ _CUT = frozenset(
 )
 
 
-def _softplus(raw: Tensor, site: Site) -> Tensor:
-    return softplus(raw)
-
-
 LAM = Scalar(
     name="lam",
     meaning="the weight of the second map in the comparison",
     per=Per.HEAD,
     # softplus keeps a learned lam positive; softplus(log(e^0.5 - 1)) = 0.5.
     init=Constant(math.log(math.expm1(0.5))),
-    link=_softplus,
+    link=softplus,
     above=0.0,
     above_allowed=True,
     probes=(0.0, 0.5, 1.0, 1.6),
 )
 
 
-def rectify_max(a_BHTS: Tensor, b_BHTS: Tensor, *, lam: Tensor) -> Tensor:
-    return (a_BHTS - lam * b_BHTS).clamp_min(0)
+def share(*, lam: Tensor) -> Tensor:
+    return lam
 
 
 def rectify_min(a_BHTS: Tensor, b_BHTS: Tensor, *, lam: Tensor) -> Tensor:
@@ -74,7 +69,7 @@ def rectified_difference(rectify: Literal["max", "min"] = "max") -> Mechanism:
         source=_SOURCE,
         page="difference",
         formula=f"w = {rectify}(0, softmax(x) - lam softmax(y))",
-        rule=TwoSoftmaxes(combine=rectify_max if rectify == "max" else rectify_min),
+        rule=Rectified(softmax=Softmax(share=share)) if rectify == "max" else TwoSoftmaxes(combine=rectify_min),
         key_maps=2,
         scalars=(LAM,),
         holds=_CUT if rectify == "max" else _CUT - negative,

@@ -16,11 +16,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from keysift.mechanisms import parts
 from keysift.mechanisms.rules import Threshold
-from keysift.mechanisms.spec import Mechanism, Per, Promise, Scalar, Site
+from keysift.mechanisms.spec import Mechanism, Per, Promise, Scalar, Site, softplus
 
 Solve = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -160,10 +159,6 @@ def _between_one_and_two(raw: Tensor, site: Site) -> Tensor:
     return 1 + raw.sigmoid().clamp_min(0.01)
 
 
-def _softplus(raw: Tensor, site: Site) -> Tensor:
-    return softplus(raw)
-
-
 def _within_two(raw: Tensor, site: Site) -> Tensor:
     return 2 * raw.tanh()
 
@@ -241,7 +236,7 @@ ASENTMAX = Mechanism(
             meaning="the query token's factor of the power of log(n + 1)",
             per=Per.QUERY,
             bias=True,
-            link=_softplus,
+            link=softplus,
             above=0.0,
             above_allowed=True,
             probes=(0.1, 0.3, 0.9),

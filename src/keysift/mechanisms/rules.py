@@ -1,7 +1,7 @@
 """Rules: how scores become weights. A backend decides by the type of the rule, never by the name of a mechanism.
 
 Pointwise rules make pointwise mechanisms. Counted, RunningSums and Softmax rules make additive (single-pass) ones.
-Threshold, TwoSoftmaxes and RowMap rules make row-wise ones.
+All others make row-wise ones.
 
     Pointwise      w = weigh_key(x, distance)                     each key alone; blocks of keys add up in any order
     Counted        w = weigh_key(x, distance, count)              the same, given the number of visible keys; the same of
@@ -10,6 +10,8 @@ Threshold, TwoSoftmaxes and RowMap rules make row-wise ones.
     Softmax        w = gain (softmax(factor x) - share softmax(y) - level)      one pass for each softmax
     Threshold      w = max((order-1) factor x - tau, 0)^(1/(order-1))   tau first, from the whole row; then one pass
     TwoSoftmaxes   w = combine(softmax(x), softmax(y))            both normalisers first, then one pass
+    Rectified      w = max(0, gain (softmax(x) - ... - level))    normalisers first, then one pass
+    AboveMean      w = max(0, u - offset mean u)^power / sum      the mean first, then one pass
     RowMap         w = weigh(x, [y,] keep)                        anything else; whole rows at a time
 
 The fields are plain functions of tensors. Keyword-only parameters name the scalars they need. They do not handle masks:
@@ -209,6 +211,53 @@ class TwoSoftmaxes(Rule):
         keep = visible.keep_BHTS
         w: Tensor = apply(self.combine, *(parts.softmax(x, keep) for x in maps))
         return parts.normalise(torch.where(keep, w, 0.0)) if self.renormalise else w
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rectified(Rule):
+    """w = max(0, the weight of a Softmax rule), whose gain must not be negative."""
+
+    softmax: Softmax
+
+    @property
+    def maps(self) -> int:
+        return self.softmax.maps
+
+    @property
+    def steps(self) -> tuple[Callable[..., object], ...]:
+        return self.softmax.steps
+
+    def weigh(self, maps: Maps, visible: Visible, apply: Apply) -> Tensor:
+        return self.softmax.weigh(maps, visible, apply).clamp_min(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AboveMean(Rule):
+    """w = max(0, u - offset mean u)^power / sum, u = positive(factor x) > 0; 0 where the sum is 0.
+
+    factor(count, *, ...)   multiplies the scores
+    positive(x)             a positive function of a score
+    offset(count, *, ...)   share of the row's mean that is subtracted
+    power(*, ...)           at least 1
+    """
+
+    factor: Step
+    positive: Step
+    offset: Step
+    power: Step
+
+    def weigh(self, maps: Maps, visible: Visible, apply: Apply) -> Tensor:
+        keep, count = visible.keep_BHTS, visible_count(visible.count_BHT1, maps[0])
+        u = torch.where(keep, apply(self.positive, apply(self.factor, count) * maps[0]), 0.0)
+        offset = apply(self.offset, count)
+        # Differences to the maximum, so that equal numbers are equal to their mean. With an offset of 0, u itself.
+        top = torch.where(offset > 0, parts.visible_max(u, keep), 0.0)
+        above = u - top
+        mean = torch.where(keep, above, 0.0).sum(-1, keepdim=True) / count
+        excess = torch.where(keep, above + (1 - offset) * top - offset * mean, 0.0).clamp_min(0)
+        largest = excess.detach().amax(-1, keepdim=True)
+        # Divided by the largest before the power, which would underflow.
+        return parts.normalise((excess / torch.where(largest > 0, largest, 1.0)) ** apply(self.power))
 
 
 @dataclass(frozen=True, kw_only=True)

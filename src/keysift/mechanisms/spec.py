@@ -94,6 +94,11 @@ def sigmoid(raw: Tensor, site: Site) -> Tensor:
     return raw.sigmoid()
 
 
+def softplus(raw: Tensor, site: Site) -> Tensor:
+    """Link function: log(1 + exp(raw)), which is positive."""
+    return torch.nn.functional.softplus(raw)
+
+
 @dataclass(frozen=True)
 class Constant:
     """Initial value that does not depend on the site. A class rather than a closure, so that specs can be pickled."""
