@@ -1,12 +1,14 @@
 """Golden values: weights computed by hand from the formulas, to six digits."""
 
+import dataclasses
 import math
 
 import pytest
 import torch
 
+from keysift.kernels.attend import attend
 from keysift.kernels.weigh import weigh
-from keysift.mechanisms import screening
+from keysift.mechanisms import find, screening
 
 SCORES = [2.0, 1.0, 0.5, -1.0]
 SECOND_SCORES = [0.0, 1.0, 0.0, 0.5]  # second map of the differential family
@@ -37,6 +39,27 @@ CASES = [
     ("relu_squared", {"length": 4.0}, [1, 0.25, 0.0625, 0]),
     ("rela", {}, [2, 1, 0.5, 0]),
     ("ssmax", {"sharpness": 0.43}, [0.470114, 0.259010, 0.192254, 0.078622]),
+    ("elastic_softmax", {"tau": -1.0}, [0.359460, 0, 0, 0]),
+    ("elastic_softmax", {"tau": -0.5}, [0.484460, 0.099208, 0.010989, 0]),
+    ("elastic_softmax", {"tau": -3.0}, [0, 0, 0, 0]),
+    ("clipped_softmax", {"gamma": -0.1}, [0.570406, 0.146629, 0.049588, 0]),
+    ("asentmax", {"strength": 0.3, "growth": 1.0}, [0.946438, 0.053562, 0, 0]),
+    ("asentmax", {}, [0.979514, 0.020486, 0, 0]),  # the initial factor is 1 + log 2
+    ("asentmax", {"strength": 0.3, "growth": -1.0}, [0.879101, 0.118614, 0.002285, 0]),
+    ("null_value", {"null_logit": 0.7}, [0.522649, 0.192272, 0.116619, 0.026021]),
+]
+COSINES, SECOND_COSINES = [0.8, 0.5, 0.2, -0.1], [0.1, 0.6, 0.3, 0.0]
+COSINE_CASES = [
+    ("tra", {"width": 64.0}, [0.350300, 0.085183, 0, 0]),
+    ("tda", {"width": 64.0, "lam": 0.5}, [0.350300, 0.008405, -0.004219, 0]),
+    ("lssar", {"width": 64.0, "power": 3.0}, [0.983549, 0.016451, 0, 0]),
+]
+UNBOUNDED_CASES = [  # of the same formulas, for numbers that are not cosines
+    ("tra", {"width": 4.0}, SCORES, [1.362929, 0.028038, 0, 0]),
+    ("tda", {"width": 4.0, "lam": 0.5}, SCORES, [1.362929, 0.014019, 0, 0]),
+    # A width at which the factor log(K) log(n) is 1.
+    ("lssar", {"width": math.exp(1 / math.log(4)), "power": 3.0}, SCORES, [0.997320, 0.002680, 0, 0]),
+    ("lssar", {"width": math.exp(1 / math.log(3)), "power": 3.0}, SCORES[:3], [0.751061, 0.176795, 0.072143]),
 ]
 
 
@@ -48,6 +71,30 @@ def test_scores_to_weights(name: str, scalars: dict[str, float], expected: list[
     weights = weigh(name, scores, second=second, scalars=scalars)
     assert weights.tolist() == pytest.approx(expected, abs=6e-7)
     assert [w == 0 for w in weights.tolist()] == [w == 0 for w in expected], "zeros are exact, and only where expected"
+
+
+@pytest.mark.parametrize(("name", "scalars", "expected"), COSINE_CASES)
+def test_cosines_to_weights(name: str, scalars: dict[str, float], expected: list[float]) -> None:
+    cosines, second = (torch.tensor(x, dtype=torch.float64) for x in (COSINES, SECOND_COSINES))
+    weights = weigh(name, cosines, second=second, scalars=scalars)
+    assert weights.tolist() == pytest.approx(expected, abs=6e-7)
+    assert [w == 0 for w in weights.tolist()] == [w == 0 for w in expected]
+
+
+@pytest.mark.parametrize(("name", "scalars", "scores", "expected"), UNBOUNDED_CASES)
+def test_formulas_of_cosines(name: str, scalars: dict[str, float], scores: list[float], expected: list[float]) -> None:
+    unbounded = dataclasses.replace(find(name), name=f"unbounded_{name}", cosine_scores=False)
+    x, y = (torch.tensor(row[: len(scores)], dtype=torch.float64) for row in (scores, SECOND_SCORES))
+    assert weigh(unbounded, x, second=y, scalars=scalars).tolist() == pytest.approx(expected, abs=6e-7)
+
+
+def test_weight_of_a_null_key() -> None:
+    """With values of 0 and a null value of 1 the output is the weight of the null key."""
+    q, k, v = torch.ones(1, 1, 1, 1), torch.tensor(SCORES).view(1, 1, 4, 1), torch.zeros(1, 1, 4, 1)
+    given = {"null_logit": torch.tensor(0.7), "null_value": torch.tensor(1.0)}
+    for backend in ("sdpa", "by_rows", "dense"):
+        out = attend("null_value", q, k, v, scale=1.0, scalars=given, backend=backend)
+        assert out.item() == pytest.approx(0.142439, abs=6e-7)
 
 
 def test_published_entmax_example() -> None:

@@ -57,6 +57,37 @@ const scaledSoftmax = (x, keep, factor) =>
     keep,
   );
 
+/**
+ * max(0, softmax(x) - level): the rectified softmaxes.
+ * @type {(x: Float64Array, keep: Mask, level: number) => Float64Array}
+ */
+const rectifiedSoftmax = (x, keep, level) => mapVisible(softmax(x, keep), keep, (a) => relu(a - level));
+
+/**
+ * max(0, cosine - t)^2 with the threshold t of threshold attention.
+ * @type {WeightFunction}
+ */
+function squaredExcess(x, row) {
+  const t = row.beta * Math.sqrt((2 * logVisibleKeys(row.keep)) / row.width);
+  return mapVisible(x, row.keep, (v) => relu(v - t) ** 2);
+}
+
+/** @type {WeightFunction} */
+function lssar(x, row) {
+  const n = visibleKeys(row.keep);
+  const factor = Math.log(row.width) * Math.log(n);
+  /** @param {number} z */
+  const softplus = (z) => Math.max(z, 0) + Math.log1p(Math.exp(-Math.abs(z)));
+  const u = mapVisible(x, row.keep, (v) => softplus(factor * v));
+  // Differences to the maximum, so that equal numbers are equal to their mean.
+  const top = n > 3 ? visibleMax(u, row.keep) : 0;
+  const above = mapVisible(u, row.keep, (v) => v - top);
+  const mean = n > 3 ? sum(above) / n : 0;
+  const excess = mapVisible(above, row.keep, (v) => relu(v - mean));
+  const largest = Math.max(...excess) || 1;
+  return normalise(mapRow(excess, (v) => (v / largest) ** row.power));
+}
+
 /** @type {Record<string, WeightFunction>} */
 const WEIGH = {
   softmax: (x, row) => softmax(x, row.keep),
@@ -77,14 +108,24 @@ const WEIGH = {
     const each = row.lam / visibleKeys(row.keep);
     return mapVisible(softmax(x, row.keep), row.keep, (a) => a - each);
   },
+  elastic_softmax: (x, row) => rectifiedSoftmax(x, row.keep, -row.tau / visibleKeys(row.keep)),
+  clipped_softmax: (x, row) => mapRow(rectifiedSoftmax(x, row.keep, -row.gamma / (1 - row.gamma)), (w) => (1 - row.gamma) * w),
   relu_exp: (x, row) => mapVisible(x, row.keep, (v) => Math.expm1(relu(v))),
   relu_exp_normalised: (x, row) => normalise(mapRow(scaledExpm1(x, row.keep).values, relu)),
   softpick,
   sparsemax: (x, row) => sparsemax(x, row.keep),
   entmax15: (x, row) => entmax15(x, row.keep),
   alpha_entmax: (x, row) => alphaEntmax(x, row.keep, row.alpha),
+  asentmax: (x, row) => {
+    const factor = 1 + row.strength * Math.log(visibleKeys(row.keep) + 1) ** row.growth;
+    return entmax15(
+      mapRow(x, (v) => factor * v),
+      row.keep,
+    );
+  },
   softmax1: (x, row) => softmaxWithSink(x, row.keep, 0),
   softmax_sink: (x, row) => softmaxWithSink(x, row.keep, row.sink),
+  null_value: (x, row) => softmaxWithSink(x, row.keep, row.null_logit),
   sigmoid: (x, row) => mapVisible(x, row.keep, (v) => sigmoid(v + row.bias)),
   sigmoid_visible: (x, row) => {
     const bias = -Math.log(visibleKeys(row.keep));
@@ -97,6 +138,12 @@ const WEIGH = {
     return mapVisible(x, row.keep, (v) => relu(v) / n);
   },
   rela: (x, row) => mapVisible(x, row.keep, relu),
+  tra: squaredExcess,
+  tda: (x, row) => {
+    const second = squaredExcess(row.second, row);
+    return mapRow(squaredExcess(x, row), (a, j) => a - row.lam * second[j]);
+  },
+  lssar,
   ssmax: (x, row) => scaledSoftmax(x, row.keep, row.sharpness * logVisibleKeys(row.keep)),
   selective_temperature: (x, row) => scaledSoftmax(x, row.keep, 1 + row.token + row.growth * logVisibleKeys(row.keep)),
 };
