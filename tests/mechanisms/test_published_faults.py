@@ -78,7 +78,8 @@ def test_elastic_softmax_of_one_key_is_zero_with_zero_gradients() -> None:
         w = weigh("elastic_softmax", x, scalars={"tau": -1.0})
         w.sum().backward()
         assert w.tolist() == [0.0] * len(scores)
-        assert x.grad is not None and x.grad.tolist() == [0.0] * len(scores)
+        assert x.grad is not None
+        assert x.grad.tolist() == [0.0] * len(scores)
 
 
 def test_elastic_softmax_is_a_rectified_difference_with_a_constant_second_map() -> None:
@@ -121,4 +122,5 @@ def test_lssar_gives_equal_keys_nothing_and_short_rows_their_shares() -> None:
 def test_lssar_does_not_underflow() -> None:
     """The 15th power of a small excess: divided by the largest before the power, not after it."""
     w = weigh("lssar", [0.011, 0.01, 0.01, 0.01], scalars={"width": 1.001})
-    assert w[0] == 1 and math.isfinite(w.sum().item())
+    assert w[0] == 1
+    assert math.isfinite(w.sum().item())
