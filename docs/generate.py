@@ -96,8 +96,6 @@ def index() -> str:
 
 def counts() -> str:
     """Two entries of the list in README: the number of mechanisms, and the verdicts on claims about screening."""
-    from evidence.welch import Word
-
     from evidence.pages import verdicts
     from evidence.paired import Word
     from evidence.study import find_studies

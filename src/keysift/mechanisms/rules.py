@@ -4,8 +4,8 @@ Pointwise rules make pointwise mechanisms. Counted, RunningSums and Softmax rule
 All others make row-wise ones.
 
     Pointwise      w = weigh_key(x, distance)                     each key alone; blocks of keys add up in any order
-    Counted        w = weigh_key(x, distance, count)              the same, given the number of visible keys; the same of
-                                                                  a second map may be subtracted
+    Counted        w = weigh_key(x, distance, count)              the same, given the number of visible keys; minus the
+                                                                  same of a second map, if there is one
     RunningSums    w = top(x) / (sum of bottom(x) + rest)         one pass, with sums rescaled as the maximum grows
     Softmax        w = gain (softmax(factor x) - share softmax(y) - level)      one pass for each softmax
     Threshold      w = max((order-1) factor x - tau, 0)^(1/(order-1))   tau first, from the whole row; then one pass

@@ -118,7 +118,8 @@ def run(call: Call) -> tuple[Tensor, None]:
 def _difference(call: Call, out: Tensor, scalars: Mapping[str, Tensor]) -> Tensor:
     """The output of the first map of each head, minus a share of the second's."""
     rule = call.mechanism.rule
-    assert isinstance(rule, Counted) and rule.share is not None, "the rules with two maps in KINDS"
+    assert isinstance(rule, Counted), "the only rules with two maps in KINDS"
+    assert rule.share is not None, "two maps"
     first, second = out.unflatten(1, (call.heads, 2)).unbind(2)  # type: ignore[no-untyped-call]
     difference: Tensor = first - dense.with_scalars(call.mechanism, scalars)(rule.share) * second
     return difference

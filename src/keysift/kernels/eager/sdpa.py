@@ -3,8 +3,8 @@
     w = gain (softmax(factor x, with a sink) - share softmax(factor y) - level)
 
     factor   multiplies queries; its gradient at large scores: see softmax_operators.py
-    sink     o <- o exp(L - L'), L' = log(exp(L) + exp(s)), L the log of the softmax's denominator; and if the sink has a
-             value, that times exp(s - L')
+    sink     o <- o exp(L - L'), L' = log(exp(L) + exp(s)), L the log of the softmax's denominator; plus the value of the
+             sink, if it has one, times exp(s - L')
     share    both maps run as heads of one call, and their outputs are subtracted
     level    times the sum of the visible values
 
@@ -204,8 +204,8 @@ def _in_blocks(
         inputs = (q[:, :, queries], k[:, :, keys], v[:, :, keys])
         factors = None if factor is None else factor[:, :, queries]
         sinks = sink[:, :, queries] if sink is not None and sink.shape[2] > 1 else sink
-        options = (None, mask, None, 0, False, 0, 0, call.scale)
-        blocks.append(operators.attention(Inputs(*inputs, sinks, rest, factors, *options)))
+        block = Inputs(*inputs, sinks, rest, factors, None, mask, None, 0, False, 0, 0, call.scale)
+        blocks.append(operators.attention(block))
     return torch.cat(blocks, dim=2)
 
 
