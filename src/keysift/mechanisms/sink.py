@@ -4,7 +4,7 @@
 
 softmax1: s = 0 (Miller, "Attention Is Off By One", 24 July 2023).
 softmax_sink: s learned per head (gpt-oss, 5 August 2025).
-null_value: s computed from the query's token, and a learned value u of the sink (torch's add_bias_kv, arXiv:2402.17762).
+null_value: s from the query's token, and a learned value u of the sink (torch's add_bias_kv, arXiv:2402.17762).
 
     o = sum w v + (1 - sum w) u
 

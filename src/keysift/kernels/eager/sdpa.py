@@ -3,8 +3,8 @@
     w = gain (softmax(factor x, with a sink) - share softmax(factor y) - level)
 
     factor   multiplies queries; its gradient at large scores: see softmax_operators.py
-    sink     o <- o exp(L - L'), L' = log(exp(L) + exp(s)), L the log of the softmax's denominator; plus the value of the
-             sink, if it has one, times exp(s - L')
+    sink     o <- o exp(L - L'), L' = log(exp(L) + exp(s)), L the log of the softmax's denominator; plus the value
+             of the sink, if it has one, times exp(s - L')
     share    both maps run as heads of one call, and their outputs are subtracted
     level    times the sum of the visible values
 
