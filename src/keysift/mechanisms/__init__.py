@@ -12,21 +12,23 @@ from keysift.mechanisms.difference import (
     rectified_difference,
 )
 from keysift.mechanisms.differential import DIFFERENTIAL_V1, DIFFERENTIAL_V2
-from keysift.mechanisms.elastic import CLIPPED_SOFTMAX, ELASTIC_SOFTMAX
 from keysift.mechanisms.entmax import ALPHA_ENTMAX, ASENTMAX, ENTMAX15, SPARSEMAX
 from keysift.mechanisms.lookup import find
-from keysift.mechanisms.lssar import LSSAR
-from keysift.mechanisms.minus_constant import SOFTMAX_MINUS_CONSTANT, SOFTMAX_MINUS_UNIFORM
-from keysift.mechanisms.rela import RELA
+from keysift.mechanisms.minus_constant import (
+    CLIPPED_SOFTMAX,
+    ELASTIC_SOFTMAX,
+    SOFTMAX_MINUS_CONSTANT,
+    SOFTMAX_MINUS_UNIFORM,
+)
 from keysift.mechanisms.relu_exp import RELU_EXP, RELU_EXP_NORMALISED, SOFTPICK
-from keysift.mechanisms.relu_power import RELU, RELU_SQUARED, RELU_VISIBLE
+from keysift.mechanisms.relu_power import RELA, RELU, RELU_SQUARED, RELU_VISIBLE
 from keysift.mechanisms.screening import SCREENING
 from keysift.mechanisms.sigmoid import SIGMOID, SIGMOID_VISIBLE
 from keysift.mechanisms.sink import NULL_VALUE, SOFTMAX1, SOFTMAX_SINK
 from keysift.mechanisms.softmax import SOFTMAX
 from keysift.mechanisms.spec import MECHANISMS, WRAPPERS, register
 from keysift.mechanisms.temperature import SELECTIVE_TEMPERATURE, SSMAX
-from keysift.mechanisms.threshold import TDA, TRA
+from keysift.mechanisms.threshold import LSSAR, TDA, TRA
 
 for _wrapper in (gates.output_gate, gates.output_head_gate, gates.value_gate):
     WRAPPERS.add(_wrapper.__name__, _wrapper)

@@ -25,7 +25,7 @@ from keysift.kernels.cpu.library import SumsGradients, SumsProblem, View
 from keysift.kernels.eager import dense
 from keysift.kernels.schema import schema
 from keysift.kernels.transforms import no_double_backward
-from keysift.mechanisms import rela, relu_exp, relu_power, sigmoid, threshold
+from keysift.mechanisms import relu_exp, relu_power, sigmoid, threshold
 from keysift.mechanisms.rules import Counted, Rule, visible_count
 
 _RELU, _RELU_SQUARED, _RELU_EXP, _SIGMOID, _RELU_EXP_NORMALISED, _SOFTPICK = range(6)  # keysift_kind
@@ -59,7 +59,7 @@ KINDS: dict[Rule, Kind] = {
     relu_power.RELU.rule: Kind(_RELU, divisor=_length),
     relu_power.RELU_SQUARED.rule: Kind(_RELU_SQUARED, divisor=_length),
     relu_power.RELU_VISIBLE.rule: Kind(_RELU, divisor=_visible_keys),
-    rela.RELA.rule: Kind(_RELU),
+    relu_power.RELA.rule: Kind(_RELU),
     relu_exp.RELU_EXP.rule: Kind(_RELU_EXP),
     relu_exp.RELU_EXP_NORMALISED.rule: Kind(_RELU_EXP_NORMALISED),
     relu_exp.SOFTPICK.rule: Kind(_SOFTPICK, eps=relu_exp.EPS),
