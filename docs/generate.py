@@ -19,7 +19,6 @@ import sys
 import tomllib
 from functools import cache
 from pathlib import Path
-from typing import get_args
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
@@ -94,24 +93,6 @@ def index() -> str:
     return "\n".join(lines)
 
 
-def counts() -> str:
-    """Two entries of the list in README: the number of mechanisms, and the verdicts on claims about screening."""
-    from evidence.pages import verdicts
-    from evidence.paired import Word
-    from evidence.study import find_studies
-    from keysift.mechanisms import MECHANISMS
-    from keysift.mechanisms.spec import Promise
-
-    words = [verdict.word for study in find_studies() for verdict in verdicts(study)]
-    summary = ", ".join(f"{words.count(word)} {word}" for word in get_args(Word))
-    return (
-        f"- Mechanisms: {len(MECHANISMS.names())}, each with a verdict on {len(Promise)} promises "
-        f"([table](docs/mechanisms/README.md)).\n"
-        f"- Evidence: of {len(words)} claims about screening, tested on one machine, {summary} "
-        f"([table](evidence/README.md))."
-    )
-
-
 def versions() -> str:
     """Ranges of pyproject.toml, and the versions of constraints.txt, with which the tests run."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -154,7 +135,7 @@ def write_all() -> None:
 
 
 if __name__ == "__main__":
-    blocks = {"--index": index, "--counts": counts, "--versions": versions}
+    blocks = {"--index": index, "--versions": versions}
     if len(sys.argv) == 2:
         sys.stdout.write(blocks[sys.argv[1]]() + "\n")
     else:
