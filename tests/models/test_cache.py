@@ -14,6 +14,7 @@ from keysift.mechanisms.spec import Promise
 from keysift.models.language_model import LanguageModel
 from keysift.models.transformer import Transformer, TransformerConfig
 from keysift.nn.inference import Inference
+from keysift.nn.tap import trace
 from tests.machine import needs_kernel
 from tests.models import checks
 from tests.models.checks import TINY, close, perturbed_multiscreen, perturbed_transformer, tokens_for
@@ -96,6 +97,36 @@ def test_a_hybrid_stack_and_scaled_rope() -> None:
     checks.cache_matches_forward(model, UNEVEN, inference=Inference(rope_factor=4.0))
     checks.cache_matches_forward(model, UNEVEN, inference=Inference(rope_scaling="yarn:factor=4,original=8"))
     checks.cache_matches_forward(model, UNEVEN, inference=SWE)
+
+
+@pytest.mark.parametrize("name", ["screening", "softmax", "differential_v2", "softmax+value_gate"])
+@torch.no_grad()
+def test_filled_tokens_are_seen_and_the_last_layer_does_not_attend(name: str) -> None:
+    model = perturbed_transformer(dataclasses.replace(SMALL, mechanism=name, key_heads=2))
+    tokens = tokens_for(model, 2, 24)
+    cache = model.cache(2)
+    # Without the values that o_proj of the last layer reads, attention there would fail.
+    last = model.layers[-1].attention.o_proj
+    model.layers[-1].attention.o_proj = None
+    model.fill(tokens[:, :9], cache=cache)
+    model.fill(tokens[:, 9:20], cache=cache)
+    model.layers[-1].attention.o_proj = last
+    close(model(tokens[:, 20:], cache=cache), model(tokens)[:, 20:])
+
+
+@torch.no_grad()
+def test_a_watched_layer_is_not_skipped() -> None:
+    model = multiscreen()
+    tokens = tokens_for(model, 1, 6)
+    with trace(model, "layers.*.relevance") as seen:
+        model.fill(tokens, cache=model.cache(1))
+    assert f"layers.{len(model.layers) - 1}.tiles.relevance" in seen
+    calls = []
+    handle = model.layers[-1].register_forward_hook(lambda *_: calls.append(1))
+    model.fill(tokens, cache=model.cache(1))
+    handle.remove()
+    model.fill(tokens, cache=model.cache(1))
+    assert len(calls) == 1
 
 
 @pytest.fixture(params=["multiscreen", "swe", "softmax", "ssmax"])

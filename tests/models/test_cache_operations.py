@@ -1,4 +1,4 @@
-"""Random sequences of cache operations: chunks, pauses, beams and crops, compared with forward passes."""
+"""Random sequences of cache operations: chunks, fills, pauses, beams and crops, compared with forward passes."""
 
 import dataclasses
 import random
@@ -56,11 +56,16 @@ def test_random_operations(seed: int, equal_lengths: bool) -> None:
         length = rng.choice([1, 1, 1, 2, 3, 7, 20])
         tokens = torch.tensor([[rng.randrange(9) for _ in range(length)] for _ in rows])
         keep = torch.tensor([[equal_lengths or rng.random() < 0.8 for _ in range(length)] for _ in rows])
-        out = model(tokens, keep=None if keep.all() else keep, cache=cache)  # without padding, maybe compiled
+        padding = None if keep.all() else keep
+        out = None
+        if rng.random() < 0.25:
+            model.fill(tokens, keep=padding, cache=cache)
+        else:
+            out = model(tokens, keep=padding, cache=cache)  # without padding, maybe compiled
         for number, row in enumerate(rows):
             row += tokens[number][keep[number]].tolist()
             kept = int(keep[number].sum())
-            if kept:
+            if kept and out is not None:
                 positions = Positions.counted(len(row), start=cache.start)
                 full = model(torch.tensor([row]), positions=positions, inference=inference)
                 close(out[number][keep[number]], full[0, -kept:])

@@ -46,10 +46,11 @@ def score_targets(
     for first in range(0, tokens_BT.shape[1], chunk):
         piece = slice(first, first + chunk)
         keep = None if keep_BT is None or bool(keep_BT[:, piece].all()) else keep_BT[:, piece].to(device)
-        x_BTD = model.hidden(tokens_BT[:, piece].to(device), keep=keep, cache=cache)
         scored_BT = targets_BT[:, piece] != IGNORE
         if not bool(scored_BT.any()):
+            model.fill(tokens_BT[:, piece].to(device), keep=keep, cache=cache)
             continue
+        x_BTD = model.hidden(tokens_BT[:, piece].to(device), keep=keep, cache=cache)
         logits_XN = model.readout(x_BTD[scored_BT.to(device)]).float()
         targets_X = targets_BT[:, piece][scored_BT].to(device)
         loss_BT[:, piece][scored_BT] = F.cross_entropy(logits_XN, targets_X, reduction="none").cpu()

@@ -202,7 +202,10 @@ class Generation:
             piece = slice(first, first + self._chunk)
             # Without padding no mask is needed, and attention is faster.
             keep = None if bool(keep_BT[:, piece].all()) else keep_BT[:, piece]
-            x_BTD = self._model.hidden(tokens_BT[:, piece], keep=keep, cache=self._cache)
+            if piece.stop < tokens_BT.shape[1]:
+                self._model.fill(tokens_BT[:, piece], keep=keep, cache=self._cache)
+            else:
+                x_BTD = self._model.hidden(tokens_BT[:, piece], keep=keep, cache=self._cache)
         return x_BTD[:, -1]
 
 

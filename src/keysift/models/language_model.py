@@ -16,14 +16,18 @@ from keysift.core.errors import RangeError, ShapeError, UnsupportedError
 from keysift.kernels.cpu.decode import Ends
 from keysift.kernels.positions import Positions
 from keysift.mechanisms.spec import Promise
+from keysift.nn.block import Block
 from keysift.nn.cache import AttentionContext, Cache
 from keysift.nn.decode_step import DecodeStep, StepHolder, declines_call
 from keysift.nn.decode_weights import NotDescribed
+from keysift.nn.hooks import has_hooks
 from keysift.nn.inference import Inference
 from keysift.nn.layer_cache import LayerCache
 from keysift.nn.rope_scaling import NONE, with_original
 from keysift.nn.rotary import RotaryEmbedding
 from keysift.nn.scalars import MechanismScalars
+from keysift.nn.tap import TapBase
+from keysift.nn.tile import Layer
 
 Run = Callable[[nn.Module, Tensor, AttentionContext, LayerCache | None], Tensor]
 
@@ -184,6 +188,20 @@ class LanguageModel(nn.Module, ABC):
             cache.advance(context)
         return x_BTD
 
+    def fill(self, tokens: Tensor, *, cache: Cache, keep: Tensor | None = None) -> None:
+        """Append tokens whose logits are not needed to the cache: the last layer stores keys and values only."""
+        last = self.layers[-1]
+        if not isinstance(last, Layer | Block) or any(_is_observed(module) for module in last.modules()):
+            self.hidden(tokens, keep=keep, cache=cache)
+            return
+        self.check_tokens(tokens, keep)
+        context = self.attention_context(tokens, keep=keep, cache=cache)
+        x_BTD = self.embed_rows(self.embedding(tokens))
+        for layer, layer_cache in zip(self.layers[:-1], cache.layers[:-1], strict=True):
+            x_BTD = layer(x_BTD, context, layer_cache)
+        last.append(x_BTD, context, cache.layers[-1])
+        cache.advance(context)
+
     def cache(self, batch: int, *, start: int = 0, spare: int = 0, inference: Inference | None = None) -> Cache:
         """An empty cache for `batch` rows. `spare` extra entries per finite window allow `crop` to go back that far."""
         if batch < 1 or spare < 0:
@@ -257,6 +275,11 @@ class LanguageModel(nn.Module, ABC):
                 f"tokens must lie in 0..{self.config.vocab_size - 1}, got {low if low < 0 else high}; "
                 f"is this the tokenizer the model was trained with?"
             )
+
+
+def _is_observed(module: nn.Module) -> bool:
+    """Whether something outside the model sees the calls of a module: hooks, or listeners of a tap."""
+    return has_hooks(module) or (isinstance(module, TapBase) and module.has_listeners)
 
 
 def _token_positions(tokens: Tensor, positions: Positions | None, keep: Tensor | None) -> Positions:

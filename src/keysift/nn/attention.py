@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from keysift.core.errors import ConfigError
 from keysift.mechanisms.spec import Mechanism, Site
 from keysift.nn.cache import AttentionContext
-from keysift.nn.cached_attention import AttentionTaps, attend_with_cache
+from keysift.nn.cached_attention import AttentionTaps, append_to_cache, attend_with_cache
 from keysift.nn.layer_cache import LayerCache
 from keysift.nn.position import LayerPosition
 from keysift.nn.projection import merge, projection, split
@@ -95,3 +95,9 @@ class Attention(nn.Module):
         )
         y_BTD: Tensor = self.o_proj(merge(o_BHTV))
         return y_BTD
+
+    def append(self, x_BTD: Tensor, context: AttentionContext, layer_cache: LayerCache) -> None:
+        """Append the keys and values of tokens to the cache, for tokens whose output is not needed."""
+        k = self.k(self.rotary(self.k_norm(split(self.k_proj(x_BTD), self.key_heads)), context))
+        v = self.v(split(self.v_proj(x_BTD), self.value_heads))
+        append_to_cache(self.mechanism, k, v, self.scalars(x_BTD, context.inference), context, layer_cache)

@@ -48,3 +48,7 @@ class Block(nn.Module):
         x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), context, layer_cache)
         y_BTD: Tensor = self.stream(x_BTD + self.mlp(self.mlp_norm(x_BTD)))
         return y_BTD
+
+    def append(self, x_BTD: Tensor, context: AttentionContext, layer_cache: LayerCache) -> None:
+        """Append the keys and values of tokens to the cache, for tokens whose output is not needed."""
+        self.attention.append(self.attention_norm(x_BTD), context, layer_cache)

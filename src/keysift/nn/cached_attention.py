@@ -80,6 +80,21 @@ def attend_with_cache(
     return attend_call(call)
 
 
+def append_to_cache(
+    mechanism: Mechanism,
+    k_BGTK: Tensor,
+    v_BGTV: Tensor,
+    scalars: dict[str, Tensor],
+    context: AttentionContext,
+    layer_cache: LayerCache,
+) -> None:
+    """Append keys and values to `layer_cache` without attending to it."""
+    assert context.update is not None
+    new = _cache_entries(mechanism, k_BGTK, v_BGTV, scalars)
+    layer_cache.check_finite(new)
+    layer_cache.append(new, context.update)
+
+
 def _decode_step(
     reader: CacheReader,
     mechanism: Mechanism,

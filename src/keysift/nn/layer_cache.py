@@ -93,7 +93,8 @@ class LayerCache:
         """Append new entries (B G T X each); returns all entries that their queries may attend to."""
         some = next(iter(new.values()))
         if some.shape[2] == 1:
-            self._step(new, update)
+            # A single token overwrites only the entry that has just left its window.
+            self.append(new, update)
             return self._in_order(update.after)
         self._grow(max(update.after, default=0), new)
         # Read before writing: the write may overwrite entries inside the windows of the first new tokens.
@@ -102,9 +103,14 @@ class LayerCache:
         self._put(new, update)
         return joined
 
+    def append(self, new: Mapping[str, Tensor], update: CacheUpdate) -> None:
+        """Append new entries (B G T X each) that no query of the call attends to."""
+        self._grow(max(update.after, default=0), new)
+        self._put(new, update)
+
     def step(self, new: Mapping[str, Tensor], update: CacheUpdate) -> tuple[RingBuffers, list[int]]:
         """Append one key and value per head and row; returns the rings and each row's count of visible entries."""
-        self._step(new, update)
+        self.append(new, update)
         keys, first, count = self._in_view(update.after)
         return RingBuffers(self.entries["k"], self.entries["v"], self.ring_G2, first, keys), count
 
@@ -120,11 +126,6 @@ class LayerCache:
             blocks = torch.zeros(self.batch, count, rows, PREPARED_KEYS)
             self.prepared = PreparedKeys(blocks, torch.zeros(self.batch, dtype=torch.int64), decoder)
         return self.prepared
-
-    def _step(self, new: Mapping[str, Tensor], update: CacheUpdate) -> None:
-        # A single token overwrites only the entry that has just left its window.
-        self._grow(max(update.after, default=0), new)
-        self._put(new, update)
 
     def _in_view(self, lengths: list[int]) -> tuple[int, list[int], list[int]]:
         """Visible entries of the longest row, and for each row the index of the first visible entry and their count."""

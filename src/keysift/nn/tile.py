@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from keysift.mechanisms.spec import Mechanism, Site
 from keysift.nn.cache import AttentionContext
-from keysift.nn.cached_attention import AttentionTaps, attend_with_cache
+from keysift.nn.cached_attention import AttentionTaps, append_to_cache, attend_with_cache
 from keysift.nn.fused_tiles import FusedTiles
 from keysift.nn.hooks import has_hooks
 from keysift.nn.layer_cache import LayerCache
@@ -101,6 +101,12 @@ class Tiles(nn.Module):
         gated = u_BHTV * self.gate(self.gating(x_BTD)) * self.s_O.exp()[:, None, None]
         return self.o_proj(merge(gated))  # type: ignore[no-any-return]
 
+    def append(self, x_BTD: Tensor, context: AttentionContext, layer_cache: LayerCache) -> None:
+        """Append the keys and values of tokens to the cache, for tokens whose output is not needed."""
+        k, v = (split(project(x_BTD), self.heads) for project in (self.k_proj, self.v_proj))
+        k = self.k(self.rotary(k, context))
+        append_to_cache(self.mechanism, k, self.v(v), self.scalars(x_BTD, context.inference), context, layer_cache)
+
     def _fused(self) -> FusedTiles | None:
         """The layer as one operator and two matrix products, or None where a step between them must run."""
         taps = (self.call, self.q, self.k, self.v, self.scores, self.relevance, self.screened, self.gate)
@@ -136,3 +142,6 @@ class Layer(nn.Module):
     def forward(self, x_BTD: Tensor, context: AttentionContext, layer_cache: LayerCache | None) -> Tensor:
         y_BTD: Tensor = self.stream(x_BTD + self.tiles(x_BTD, context, layer_cache))
         return y_BTD
+
+    def append(self, x_BTD: Tensor, context: AttentionContext, layer_cache: LayerCache) -> None:
+        self.tiles.append(x_BTD, context, layer_cache)
