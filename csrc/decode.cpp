@@ -48,6 +48,9 @@ int check_layer(const keysift_decode_layer& w, int64_t number) {
   if (!w.window || !w.effective_window || !w.acceptance || !(w.w_th > 0)) {
     return fail(KEYSIFT_BAD_ARGUMENT, "layer %lld: a scalar of screening is missing", at);
   }
+  if (w.search < KEYSIFT_SEARCH_AUTO || w.search > KEYSIFT_SEARCH_GROUPS) {
+    return fail(KEYSIFT_BAD_ARGUMENT, "layer %lld: search %d is unknown", at, w.search);
+  }
   for (int64_t h = 0; h < w.heads; ++h) {
     if (!(w.window[h] > 0) || !(w.effective_window[h] > 0) || !(w.acceptance[h] > 0 && w.acceptance[h] <= 1)) {
       return fail(KEYSIFT_BAD_ARGUMENT, "layer %lld: windows must be > 0 and acceptances in (0, 1]", at);
@@ -68,6 +71,12 @@ int check_cache(const keysift_decode_layer& w, const keysift_decode_cache& c, in
       return fail(KEYSIFT_BAD_ARGUMENT, "cache %lld: ring %lld is outside the slots", at, static_cast<long long>(g));
     }
     blocks += (count + KEYSIFT_PREPARED_KEYS - 1) / KEYSIFT_PREPARED_KEYS;
+  }
+  if (prepares && w.search != KEYSIFT_SEARCH_SCAN) {
+    const int64_t bytes = keysift_search_bytes(&w, c.ring);
+    if (bytes > 0 && (!c.search || !c.search_state || c.search_bytes < bytes || c.search_bytes % 64 != 0)) {
+      return fail(KEYSIFT_BAD_ARGUMENT, "cache %lld: search needs %lld bytes for each row and a state", at, static_cast<long long>(bytes));
+    }
   }
   if (prepares && c.blocks < blocks) return fail(KEYSIFT_BAD_ARGUMENT, "cache %lld: too few blocks of prepared keys", at);
   return KEYSIFT_OK;
@@ -117,7 +126,8 @@ class Token {
 
  private:
   void plan_layer(int64_t number);
-  void plan_tasks(int64_t number, const std::vector<Tile>& tiles);
+  void plan_tasks(int64_t number);
+  void plan_slots(int64_t number);
   const float* waves(int64_t number);
   int64_t rows_per_task(int64_t width) const;
   void workspace();
@@ -167,23 +177,47 @@ const float* Token::waves(int64_t number) {
   return table.data();
 }
 
-// Splits the visible tokens of every row and kv head into pieces.
-void Token::plan_tasks(int64_t number, const std::vector<Tile>& tiles) {
+// Splits the visible tokens of every row and kv head into pieces, for softmax.
+void Token::plan_tasks(int64_t number) {
   const keysift_decode_layer& w = call_.model->layers[number];
   std::vector<AttendTask>& tasks = tasks_[static_cast<size_t>(number)];
-  tasks.clear();
   const int64_t bytes = (w.key_width + w.value_width) * bytes_of(call_.model->dtype);
   for (int64_t b = 0; b < call_.batch; ++b) {
     for (int64_t g = 0; g < w.kv_heads; ++g) {
       const int64_t newest = call_.lengths[b], capacity = caches_[number].ring[2 * g + 1];
-      int64_t span = w.layer_window > 0 ? w.layer_window : kUnlimited;
-      if (!tiles.empty()) span = std::min(span, tiles[static_cast<size_t>(g)].span);
-      const int64_t from = std::max<int64_t>(0, newest + 1 - std::min(span, capacity));
+      const int64_t span = std::min(w.layer_window > 0 ? w.layer_window : kUnlimited, capacity);
+      const int64_t from = std::max<int64_t>(0, newest + 1 - span);
       const int64_t pieces = parts(newest + 1 - from, kPiece);
       for (int64_t p = 0; p < pieces; ++p) {
-        tasks.push_back({b, g, from + p * kPiece, std::min(newest + 1, from + (p + 1) * kPiece), p, pieces, nullptr, nullptr});
+        tasks.push_back({b, g, from + p * kPiece, std::min(newest + 1, from + (p + 1) * kPiece), p, pieces, pieces, p + 1 == pieces,
+                         kScanKeys, nullptr, nullptr, nullptr, nullptr});
       }
       bytes_ += (newest + 1 - from) * bytes;
+    }
+  }
+}
+
+// Splits the slots in use of every ring, for screening. Each task prepares the new keys among its own slots.
+void Token::plan_slots(int64_t number) {
+  const keysift_decode_layer& w = call_.model->layers[number];
+  const keysift_decode_cache& cache = caches_[number];
+  std::vector<AttendTask>& tasks = tasks_[static_cast<size_t>(number)];
+  for (int64_t b = 0; b < call_.batch; ++b) {
+    unsigned char* memory = static_cast<unsigned char*>(cache.search) + b * cache.search_bytes;
+    for (int64_t g = 0; g < w.kv_heads; ++g) {
+      const int64_t newest = call_.lengths[b], capacity = cache.ring[2 * g + 1];
+      const SearchMemory search{memory, w.key_width, capacity};
+      const bool searched = w.search != KEYSIFT_SEARCH_SCAN && search.searchable();
+      int64_t* state = searched ? cache.search_state + (b * w.kv_heads + g) * KEYSIFT_SEARCH_STATE : nullptr;
+      const int64_t used = std::min(capacity, newest + 1), each = searched ? kEpoch : kPiece;
+      const SearchMode mode = searched ? choose_search(w.search, used, state) : kScanKeys;
+      for (int64_t from = 0; from < used; from += each) {
+        const bool last = newest % capacity >= from && newest % capacity < from + each;
+        tasks.push_back({b, g, from, std::min(used, from + each), from / kPiece, parts(used, kPiece), parts(used, each), last, mode,
+                         searched ? memory : nullptr, state, nullptr, nullptr});
+      }
+      bytes_ += used * (mode == kScanKeys ? 4 * (w.key_width + w.value_width) : w.key_width);
+      if (searched) memory += search.bytes();
     }
   }
 }
@@ -208,7 +242,12 @@ void Token::plan_layer(int64_t number) {
       block += parts(caches_[number].ring[2 * g + 1], KEYSIFT_PREPARED_KEYS);
     }
   }
-  plan_tasks(number, tiles_[at]);
+  tasks_[at].clear();
+  if (w.attention == KEYSIFT_SCREENING) {
+    plan_slots(number);
+  } else {
+    plan_tasks(number);
+  }
   const int64_t inputs = w.heads * w.value_width;
   DecodeLayer& layer = layers_[at];
   layer = {&w, caches_ + number, tiles_[at].data(), first_blocks_[at].data(), w.frequencies ? waves(number) : nullptr, tasks_[at].data(),
@@ -240,8 +279,11 @@ void Token::workspace() {
     mixed = std::max(mixed, padded_width(w.heads * w.value_width));
     hidden = std::max(hidden, padded_width(w.hidden_width));
     scratch_ = std::max(scratch_, kernels().decode->attend_scratch(w));
-    const std::vector<AttendTask>& tasks = tasks_[static_cast<size_t>(layer.weights - call_.model->layers)];
-    partials = std::max(partials, static_cast<int64_t>(tasks.size()) * (w.heads / w.kv_heads) * (padded_width(w.value_width) + kPad));
+    int64_t pieces = 0;
+    for (const AttendTask& task : tasks_[static_cast<size_t>(layer.weights - call_.model->layers)]) {
+      if (task.first_piece == 0) pieces += task.pieces;
+    }
+    partials = std::max(partials, pieces * (w.heads / w.kv_heads) * (padded_width(w.value_width) + kPad));
     finished += call_.batch * w.kv_heads;
   }
   partials_.resize(static_cast<size_t>(partials));
@@ -267,11 +309,12 @@ void Token::workspace() {
   for (std::vector<AttendTask>& tasks : tasks_) {
     float* partial = partials_.data();
     const keysift_decode_layer& w = call_.model->layers[&tasks - tasks_.data()];
-    for (AttendTask& task : tasks) {
-      task.partial = partial;
-      task.finished = counter;
-      if (task.piece + 1 < task.pieces) continue;
-      partial += task.pieces * (w.heads / w.kv_heads) * (padded_width(w.value_width) + kPad);
+    for (size_t first = 0; first < tasks.size(); first += static_cast<size_t>(tasks[first].tasks)) {
+      for (int64_t x = 0; x < tasks[first].tasks; ++x) {
+        tasks[first + static_cast<size_t>(x)].partial = partial;
+        tasks[first + static_cast<size_t>(x)].finished = counter;
+      }
+      partial += tasks[first].pieces * (w.heads / w.kv_heads) * (padded_width(w.value_width) + kPad);
       ++counter;
     }
   }

@@ -25,6 +25,18 @@ enum keysift_attention { KEYSIFT_SOFTMAX = 0, KEYSIFT_SCREENING = 1 };
 
 /* Keys of a prepared block: see keysift_decode_cache. */
 #define KEYSIFT_PREPARED_KEYS 16
+/* Numbers of a row and tile in keysift_decode_cache::search_state. */
+#define KEYSIFT_SEARCH_STATE 16
+
+/* How a query finds the accepted keys of a long ring. All ways accept the same keys and add them in the same order. AUTO estimates
+ * which one reads least, from the queries before. */
+enum keysift_search {
+  KEYSIFT_SEARCH_AUTO = 0,
+  KEYSIFT_SEARCH_SCAN = 1,   /* judge every key */
+  KEYSIFT_SEARCH_SKETCH = 2, /* judge the keys that their 8-bit sketches do not refuse */
+  KEYSIFT_SEARCH_GROUPS = 3  /* judge the keys of groups that their centres do not refuse; sketches where there are no groups */
+};
+
 /* The largest batch. */
 #define KEYSIFT_DECODE_ROWS 8
 
@@ -64,7 +76,8 @@ enum keysift_attention { KEYSIFT_SOFTMAX = 0, KEYSIFT_SCREENING = 1 };
   F(double, norm_eps) /* of both norms of the layer */                                            \
   F(double, q_eps)                                                                                \
   F(double, k_eps)                                                                                \
-  F(float, w_th)
+  F(float, w_th)                                                                                  \
+  F(int32_t, search) /* keysift_search; only for screening */
 KEYSIFT_STRUCT(keysift_decode_layer, KEYSIFT_DECODE_LAYER_FIELDS);
 
 /* Memory that must hold the same bytes as its copy: parameters from which prepared values were computed. */
@@ -97,7 +110,11 @@ KEYSIFT_STRUCT(keysift_decode_model, KEYSIFT_DECODE_MODEL_FIELDS);
  *
  * prepared: for screening, room for the same keys at unit length, rotated, in blocks of KEYSIFT_PREPARED_KEYS slots of a ring:
  * (batch, blocks, key_width + 1, KEYSIFT_PREPARED_KEYS), where the last row of a block holds the inverse lengths of the
- * values. prepared_tokens[b] counts the tokens of the row whose keys are prepared, as far as the rings hold them. */
+ * values. prepared_tokens[b] counts the tokens of the row whose keys are prepared, as far as the rings hold them.
+ *
+ * search: room for sketches and groups of the prepared keys, keysift_search_bytes() for each row, initially zero; NULL if that is
+ * 0. search_state: (batch, kv_heads, KEYSIFT_SEARCH_STATE), initially zero. The first four numbers describe the latest query: keys
+ * in the window, keys that were read in fp32, keys that were accepted, keys in groups that were opened. */
 #define KEYSIFT_DECODE_CACHE_FIELDS(F)                                         \
   F(void*, k)                                                                  \
   F(void*, v)                                                                  \
@@ -106,8 +123,14 @@ KEYSIFT_STRUCT(keysift_decode_model, KEYSIFT_DECODE_MODEL_FIELDS);
   F(float*, prepared)                                                          \
   F(int64_t, blocks) /* of all rings */                                        \
   F(int64_t*, prepared_tokens) /* (batch) */                                   \
+  F(void*, search)                                                             \
+  F(int64_t, search_bytes) /* of a row, a multiple of 64 */                    \
+  F(int64_t*, search_state)                                                    \
   F(int64_t, finite) /* 1; set to 0 if a key or value that is not finite was stored */
 KEYSIFT_STRUCT(keysift_decode_cache, KEYSIFT_DECODE_CACHE_FIELDS);
+
+/* Bytes of keysift_decode_cache::search for one row: 0 if every ring is scanned. ring is (kv_heads, 2). */
+KEYSIFT_API int64_t keysift_search_bytes(const keysift_decode_layer* layer, const int64_t* ring);
 
 /* Appends one token per row to the cache and writes its logits (batch, vocabulary). lengths[b] counts the tokens of the row
  * before the call, positions[b] is the position of the new token. All keys and values in the cache must be finite. A row of

@@ -1,4 +1,4 @@
-// Attention of one decoded token over the rings of a cache: softmax, and screening over prepared keys.
+// Attention of one decoded token over the rings of a cache: what all tasks share, and softmax. Screening: decode_screening.h.
 #pragma once
 
 #include "decode_products.h"
@@ -9,17 +9,19 @@
 namespace keysift {
 namespace KEYSIFT_VARIANT {
 
-constexpr int64_t kAccepted = 256;  // accepted keys that are listed before their values are added
-constexpr int kPrepared = KEYSIFT_PREPARED_KEYS;
-
 // Buffers of a thread for one attention task.
 struct AttendScratch {
-  float *q, *row, *scores, *sums;
+  float *q, *row, *scores, *sums, *block;
+  uint16_t* listed;
+  uint64_t* opened;
   AttendScratch(const keysift_decode_layer& w, ScratchLayout* layout)
       : q(layout->floats(w.heads / w.kv_heads * padded_width(w.key_width))),
         row(layout->floats(padded_width(w.key_width > w.value_width ? w.key_width : w.value_width))),
         scores(layout->floats(w.heads / w.kv_heads * (kPiece + kPad))),
-        sums(layout->floats(padded_width(w.value_width))) {}
+        sums(layout->floats(padded_width(w.value_width))),
+        block(layout->floats(w.attention == KEYSIFT_SCREENING ? (w.key_width + 1) * kBlockKeys : 0)),
+        listed(reinterpret_cast<uint16_t*>(layout->floats(w.attention == KEYSIFT_SCREENING ? kEpoch / 2 : 0))),
+        opened(reinterpret_cast<uint64_t*>(layout->floats(w.attention == KEYSIFT_SCREENING ? kEpoch / 32 : 0))) {}
 };
 
 KEYSIFT_INLINE bool is_finite(const float* row, int64_t width) {
@@ -165,7 +167,7 @@ struct Attend {
         store(scores + j, p);
         total += p;
       }
-      float* out = partial(task.piece, i);
+      float* out = partial(task.first_piece, i);
       memset(out, 0, static_cast<size_t>(value_pad) * 4);
       out[value_pad] = top;
       out[value_pad + 1] = sum(total);
@@ -177,104 +179,13 @@ struct Attend {
     }
   }
 
-  KEYSIFT_INLINE float* blocks() const {
-    return cache.prepared + (task.row * cache.blocks + layer.first_block[task.head]) * (w.key_width + 1) * kPrepared;
-  }
-
-  // Prepares the keys of tokens [from, to), and the inverse lengths of their values.
-  void prepare(const Tile& tile, int64_t from, int64_t to) {
-    const int32_t dtype = call.model->dtype;
-    const char *keys = ring(cache.k, w.key_width), *values = ring(cache.v, w.value_width);
-    for (int64_t token = from; token < to; ++token) {
-      const int64_t slot = token % capacity;
-      float* to_column = blocks() + slot / kPrepared * (w.key_width + 1) * kPrepared + slot % kPrepared;
-      float* row = scratch.row;
-      read_row(element(keys, dtype, slot * w.key_width), dtype, w.key_width, key_pad, row);
-      scale_row(row, Factor(inverse_length(row, key_pad)), key_pad);
-      if (tile.rotates) {
-        float c, s;
-        rotation_table(tile.turns_per_position, token, 1, &c, &s);
-        rotate(row, c, s);
-      }
-      for (int64_t x = 0; x < w.key_width; ++x) to_column[x * kPrepared] = row[x];
-      read_row(element(values, dtype, slot * w.value_width), dtype, w.value_width, value_pad, row);
-      to_column[w.key_width * kPrepared] = static_cast<float>(inverse_length(row, value_pad));
-    }
-  }
-
   template <int Dtype>
-  void screening() {
-    const Tile tile = layer.tiles[task.head];
-    int64_t from = larger(layer.cache->prepared_tokens[task.row], task.piece == 0 ? newest + 1 - capacity : task.from);
-    from = smaller(from, newest);  // the newest key replaces another token's, also after a crop
-    prepare(tile, larger(from, int64_t{0}), task.to);
-    float* q = scratch.q;
-    scale_row(q, Factor(inverse_length(q, key_pad)), key_pad);
-    if (tile.rotates) {
-      float c, s;
-      rotation_table(tile.turns_per_position, newest, 1, &c, &s);
-      rotate(q, c, s);
-    }
-    float* out = partial(task.piece, 0);
-    memset(out, 0, static_cast<size_t>(value_pad) * 4);
-    int64_t slots[kAccepted + kPrepared];
-    float weights[kAccepted + kPrepared];
-    int64_t listed = 0;
-    const char* values = ring(cache.v, w.value_width);
-    const int64_t row_bytes = w.value_width * element_bytes(Dtype);
-    runs(task.from, task.to, [&](int64_t slot, int64_t count, int64_t token) {
-      const int64_t end = slot + count;
-      for (int64_t at = slot / kLanes * kLanes; at < end; at += kLanes) {
-        const float* block = blocks() + at / kPrepared * (w.key_width + 1) * kPrepared + at % kPrepared;
-        uint32_t accepted;
-        const vf r = relevance(tile, q, block, newest - token + slot - at, at < slot ? slot - at : 0, end - at, &accepted);
-        if (!accepted) continue;
-        float each[kLanes];
-        store(each, r);
-        for (; accepted; accepted &= accepted - 1) {
-          const int lane = __builtin_ctz(accepted);
-          const char* value = values + (at + lane) * row_bytes;
-          for (int64_t line = 0; line < row_bytes; line += 64) __builtin_prefetch(value + line);
-          slots[listed] = at + lane;
-          weights[listed++] = each[lane];
-        }
-        if (listed >= kAccepted) {
-          add_weighted_rows<Dtype>(values, w.value_width, slots, 0, weights, listed, out);
-          listed = 0;
-        }
-      }
-    });
-    add_weighted_rows<Dtype>(values, w.value_width, slots, 0, weights, listed, out);
-  }
-
-  // Relevance over the length of the value, for the keys of one vector. Lane 0 is at this distance; lanes in [from, to) are
-  // visible.
-  KEYSIFT_INLINE vf relevance(const Tile& tile, const float* q, const float* block, int64_t distance, int64_t from, int64_t to,
-                              uint32_t* accepted) const {
-    vf even{}, odd{};
-    int64_t x = 0;
-    for (; x + 2 <= w.key_width; x += 2) {
-      even += splat(q[x]) * load(block + x * kPrepared);
-      odd += splat(q[x + 1]) * load(block + (x + 1) * kPrepared);
-    }
-    if (x < w.key_width) even += splat(q[x]) * load(block + x * kPrepared);
-    const vf score = even + odd;
-    const uint32_t below_to = to >= kLanes ? (uint32_t{1} << (kLanes - 1)) * 2 - 1 : (uint32_t{1} << to) - 1;
-    *accepted = bits_not_below(score, splat(tile.threshold)) & below_to & ~((uint32_t{1} << from) - 1);
-    if (!*accepted) return vf{};
-    const vf t = trim(tile, score);
-    vf r = t * t * load(block + w.key_width * kPrepared);
-    if (tile.fades) {
-      const vf c = HalfAngle(tile, splat(static_cast<float>(distance)) - to_float(lane_numbers())).cosine();
-      r *= c * c;
-    }
-    return r;
-  }
+  void screening();
 
   // Combines the pieces of a query and writes the input of the output projection.
   void finish(int64_t query) {
     float* out = scratch.sums;
-    memcpy(out, partial(0, query), static_cast<size_t>(value_pad) * 4);
+    memset(out, 0, static_cast<size_t>(value_pad) * 4);
     const int64_t head = task.head * group + query;
     if (w.attention == KEYSIFT_SOFTMAX) {
       float top = partial(0, query)[value_pad], total = 0;
@@ -284,13 +195,15 @@ struct Attend {
         const float share = expf(piece[value_pad] - top);
         total += share * piece[value_pad + 1];
         for (int64_t x = 0; x < value_pad; x += kLanes) {
-          store(out + x, (p == 0 ? vf{} : load(out + x)) + splat(share) * load(piece + x));
+          store(out + x, load(out + x) + splat(share) * load(piece + x));
         }
       }
       const vf divisor = splat(total);
       for (int64_t x = 0; x < value_pad; x += kLanes) store(out + x, load(out + x) / divisor);
     } else {
-      for (int64_t p = 1; p < task.pieces; ++p) add_scaled(out, 1.0f, partial(p, query), value_pad);
+      for (int64_t p = 0; p < task.pieces; ++p) {
+        if (partial(p, query)[value_pad] != 0) add_scaled(out, 1.0f, partial(p, query), value_pad);
+      }
       const double length = row_length(out, value_pad);
       if (!(w.flags & KEYSIFT_NO_TANH) && length > 0) {
         scale_row(out, Factor(static_cast<double>(tanhf(static_cast<float>(length))) / length), value_pad);
@@ -310,7 +223,7 @@ struct Attend {
   template <int Dtype>
   void run() {
     bool finite = load_queries();
-    if (task.piece == task.pieces - 1) finite &= append_key_and_value();
+    if (task.last) finite &= append_key_and_value();
     if (w.attention == KEYSIFT_SOFTMAX) {
       softmax<Dtype>();
     } else {
@@ -318,10 +231,11 @@ struct Attend {
     }
     if (!finite) {
       for (int64_t i = 0; i < group; ++i) {
-        for (int64_t x = 0; x < w.value_width; ++x) partial(task.piece, i)[x] = __builtin_nanf("");
+        float* out = partial(task.first_piece, i);
+        for (int64_t x = 0; x <= value_pad; ++x) out[x] = x < w.value_width ? __builtin_nanf("") : 1.0f;
       }
     }
-    if (__atomic_add_fetch(task.finished, 1, __ATOMIC_ACQ_REL) < task.pieces) return;
+    if (__atomic_add_fetch(task.finished, 1, __ATOMIC_ACQ_REL) < task.tasks) return;
     for (int64_t i = 0; i < group; ++i) finish(i);
   }
 };

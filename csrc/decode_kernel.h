@@ -1,7 +1,7 @@
 // The steps of decode.h: embedding, projections, attention, feed-forward block and readout, each split into tasks.
 #pragma once
 
-#include "decode_attention.h"
+#include "decode_screening.h"
 
 namespace keysift {
 namespace KEYSIFT_VARIANT {

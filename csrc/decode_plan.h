@@ -3,6 +3,7 @@
 
 #include "decode.h"
 #include "plan.h"
+#include "search_layout.h"
 
 namespace keysift {
 
@@ -12,12 +13,18 @@ constexpr int64_t kTaskBytes = 1 << 16;  // weights of one task of a matrix prod
 
 constexpr int64_t padded_width(int64_t width) { return (width + kPad - 1) / kPad * kPad; }
 
-// Tokens [from, to) of one row and kv head, among `pieces` tasks that share its keys.
+// Part of the keys of one row and kv head: for softmax tokens [from, to), for screening slots [from, to) of the ring, in the order
+// in which they are summed. Sums are kept for each piece of kPiece keys, so that they do not depend on the division into tasks.
 struct AttendTask {
   int64_t row, head, from, to;
-  int64_t piece, pieces;
+  int64_t first_piece;       // of this task
+  int64_t pieces, tasks;     // of the row and head
+  bool last;                 // stores the new key and value
+  SearchMode mode;
+  unsigned char* search;     // SearchMemory of the ring; NULL: it is scanned
+  int64_t* state;            // SearchState
   float* partial;     // (pieces, group, padded value width + kPad): sums, and for softmax the maximum and the denominator
-  int64_t* finished;  // number of finished pieces
+  int64_t* finished;  // number of finished tasks
 };
 
 struct DecodeLayer {

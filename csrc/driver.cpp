@@ -235,7 +235,7 @@ void run_decode(const DecodeCase& c) {
   Buffer k(c.batch, 1, slots, c.key_width, c.dtype), v(c.batch, 1, slots, c.value_width, c.dtype);
   std::vector<float> prepared(static_cast<size_t>(c.batch * blocks * (c.key_width + 1) * KEYSIFT_PREPARED_KEYS));
   std::vector<int64_t> counts(static_cast<size_t>(c.batch), 0), tokens(counts), lengths(counts), positions(counts);
-  keysift_decode_cache cache{k.bytes.data(), v.bytes.data(), ring.data(), slots, prepared.data(), blocks, counts.data(), 1};
+  keysift_decode_cache cache{k.bytes.data(), v.bytes.data(), ring.data(), slots, prepared.data(), blocks, counts.data(), nullptr, 0, nullptr, 1};
   Buffer logits(1, 1, c.batch, vocabulary, c.dtype);
   for (int64_t t = 0; t < c.steps; ++t) {
     for (size_t b = 0; b < tokens.size(); ++b) {

@@ -7,7 +7,7 @@
 
 #include "failure.h"
 
-// Every variant, best first: X(name, whether this machine can run it). CMakeLists.txt builds each from variant.cpp.
+// Every variant, best first: X(name, whether this machine can run it). CMakeLists.txt builds each from variant.cpp and decode_variant.cpp.
 #define KEYSIFT_X86_VARIANTS(X) X(avx512, has_avx512()) X(avx2, has_avx2())
 #define KEYSIFT_PORTABLE_VARIANTS(X) X(plain, true)
 

@@ -1,6 +1,6 @@
-// All kernels of one instruction set. Compiled once per variant, with KEYSIFT_VARIANT naming the namespace.
+// All kernels of one instruction set but those of decoding. Compiled once per variant, with KEYSIFT_VARIANT naming the namespace.
 #include "gate.h"
-#include "decode_kernel.h"
+#include "decode_plan.h"
 #include "screening_backward.h"
 #include "screening_forward.h"
 #include "sums_kernel.h"
@@ -39,7 +39,7 @@ SumsKernels sums_kernels(int32_t kind) {
   return sums_of<KEYSIFT_SOFTPICK>();
 }
 
-const DecodeKernels decode{decode_scratch, decode_run};
+extern const DecodeKernels decode;  // decode_variant.cpp
 
 extern const Kernels kernels{screening, sums_kernels, {threshold_scratch, threshold_weigh, threshold_differentiate}, &decode};
 

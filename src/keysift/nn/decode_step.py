@@ -73,8 +73,8 @@ class BoundCache:
         self.decoder = decoder
         self._entries = [layer_cache.entries for layer_cache in cache.layers]
         prepared = [
-            layer_cache.prepare_keys(decoder) if layer_screens else None
-            for layer_cache, layer_screens in zip(cache.layers, screens, strict=True)
+            layer_cache.prepare_keys(decoder, layer) if layer_screens else None
+            for layer, (layer_cache, layer_screens) in enumerate(zip(cache.layers, screens, strict=True))
         ]
         self._kept = [(store.ring_G2, keys) for store, keys in zip(cache.layers, prepared, strict=True)]
         self.structures = (DecodeCache * len(cache.layers))(

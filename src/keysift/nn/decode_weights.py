@@ -4,7 +4,7 @@ from typing import TypeVar, cast
 
 from torch import Tensor, nn
 
-from keysift.kernels.cpu.decode import FeedForward, LayerWeights, Linear, Norm, Rope, Screening
+from keysift.kernels.cpu.decode import SEARCHES, FeedForward, LayerWeights, Linear, Norm, Rope, Screening
 from keysift.kernels.cpu.screening import mechanism_flags, window_threshold
 from keysift.mechanisms.softmax import SOFTMAX
 from keysift.mechanisms.spec import Mechanism
@@ -94,7 +94,10 @@ def _screening(
     sources += scalars.parameters(recurse=False)
     values = scalars.aligned(inference)
     return Screening(
-        values["window"], values["effective_window"], values["acceptance"], flags, window_threshold(mechanism)
+        *(values[name] for name in ("window", "effective_window", "acceptance")),
+        flags=flags,
+        threshold=window_threshold(mechanism),
+        search=SEARCHES[inference.search],
     )
 
 

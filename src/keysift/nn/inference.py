@@ -1,8 +1,12 @@
 """Options that may differ between training and inference, shared by evaluation and generation."""
 
+from typing import Literal, get_args
+
 from keysift.core.config import config
 from keysift.core.errors import RangeError
 from keysift.nn.rope_scaling import NONE, parse_scaling, with_original
+
+Search = Literal["auto", "scan", "sketch", "groups"]
 
 
 @config
@@ -19,6 +23,11 @@ class Inference:
     """Scaling of RoPE's frequencies: ntk:factor=4, ntk_by_parts:factor=4, yarn:factor=4, ... (nn/rope_scaling.py). The
     training length, `original`, is by default the model's own."""
 
+    search: Search = "auto"
+    """How a decoded token finds the keys that a screening tile with a long window accepts: scan every key, or refuse keys by
+    a bound, from 8-bit sketches or from groups. All give the same result; auto estimates which is fastest. docs/search.md
+    explains them."""
+
     def __post_init__(self) -> None:
         if self.expand_windows is not False and not 1 <= self.expand_windows < 2**53:
             raise RangeError(
@@ -29,3 +38,5 @@ class Inference:
             raise RangeError(f"rope_factor must be a positive number, got {self.rope_factor}; 1.0 changes nothing")
         if self.rope_scaling != NONE:  # torch.compile cannot follow the parser
             parse_scaling(with_original(self.rope_scaling, 1))
+        if self.search not in get_args(Search):
+            raise RangeError(f"search must be one of {', '.join(get_args(Search))}, got {self.search!r}")

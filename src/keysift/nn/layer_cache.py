@@ -6,8 +6,9 @@ windows never pay for the longest window. Entries are read in text order. A shor
 positions it has overwritten; its window gives them weight zero. Dropped writes go to one spare slot at the end.
 The first `kept` entries of a head are never overwritten: they have slots of their own before the ring.
 
-For screening, the compiled decode step also keeps a prepared copy of the keys (`prepared`), in the same slots. It
-prepares missing keys itself, so other writers only lower the count of prepared tokens.
+For screening, the compiled decode step also keeps a prepared copy of the keys (`prepared`), in the same slots, and what
+exact search needs (docs/search.md). It prepares missing keys itself, so other writers only lower the count of prepared
+tokens.
 
 Letters: B batch, G key heads, T new tokens, S keys in view, X channels, K key width.
 """
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from keysift.kernels.cpu.decode import PREPARED_KEYS, Decoder, PreparedKeys
+from keysift.kernels.cpu.decode import PREPARED_KEYS, SEARCH_STATE, Decoder, PreparedKeys
 from keysift.kernels.masked_values import all_finite
 from keysift.kernels.ring_buffers import RingBuffers
 
@@ -118,13 +119,19 @@ class LayerCache:
         """Make room for `end` entries per row of the widths and dtype of these tensors (B G T X)."""
         self._grow(end, like)
 
-    def prepare_keys(self, decoder: Decoder) -> PreparedKeys:
-        """Room for the prepared keys of this decoder. Allocated anew, with none prepared, if there is none for it."""
+    def prepare_keys(self, decoder: Decoder, layer: int) -> PreparedKeys:
+        """Room for the prepared keys of a layer of this decoder. Allocated anew, none prepared, if there is none."""
         if self.prepared is None or self.prepared.decoder is not decoder:
             count = sum(-(-capacity // PREPARED_KEYS) for capacity in self.capacity)
             rows = self.entries["k"].shape[2] + 1
             blocks = torch.zeros(self.batch, count, rows, PREPARED_KEYS)
-            self.prepared = PreparedKeys(blocks, torch.zeros(self.batch, dtype=torch.int64), decoder)
+            self.prepared = PreparedKeys(
+                blocks,
+                torch.zeros(self.batch, dtype=torch.int64),
+                torch.zeros(self.batch, decoder.search_bytes(layer, self.ring_G2), dtype=torch.uint8),
+                torch.zeros(self.batch, len(self.limits), SEARCH_STATE, dtype=torch.int64),
+                decoder,
+            )
         return self.prepared
 
     def _in_view(self, lengths: list[int]) -> tuple[int, list[int], list[int]]:
@@ -277,5 +284,4 @@ class LayerCache:
         self.batch = len(rows)
         self.entries = {name: tensor.index_select(0, rows.to(tensor.device)) for name, tensor in self.entries.items()}
         if self.prepared is not None:
-            blocks, tokens = (x.index_select(0, rows.cpu()) for x in (self.prepared.blocks, self.prepared.tokens))
-            self.prepared = PreparedKeys(blocks, tokens, self.prepared.decoder)
+            self.prepared = self.prepared.rows(rows.cpu())

@@ -19,6 +19,8 @@ from keysift.kernels.cpu.library import DecodeCache, DecodeLayer, DecodeModel, D
 
 MAX_ROWS = 8
 PREPARED_KEYS = 16  # slots of a block of prepared keys
+SEARCHES = {"auto": 0, "scan": 1, "sketch": 2, "groups": 3}  # keysift_search of csrc/decode.h
+SEARCH_STATE = 16  # numbers per row and tile
 _ROW_NUMBERS = ctypes.c_int64 * MAX_ROWS
 
 
@@ -56,6 +58,7 @@ class Screening:
     acceptance: Tensor
     flags: int
     threshold: float  # windows from here on are not rotated
+    search: int = 0  # one of SEARCHES
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,6 +176,7 @@ class Decoder:
         self.dtype = weights.ends.embedding.dtype
         self.vocabulary = len(weights.ends.head)
         layers = (DecodeLayer * len(weights.layers))(*(self._layer(layer) for layer in weights.layers))
+        self._layers = layers
         copies = [source.detach().clone() for source in weights.sources]
         sources = (DecodeSource * len(copies))(
             *(DecodeSource(s.data_ptr(), c.data_ptr(), c.nbytes) for s, c in zip(weights.sources, copies, strict=True))
@@ -218,7 +222,8 @@ class Decoder:
                 _address(x)
                 for x in ((None,) * 4 if block is None else (block.norm.gain, block.gate, block.up, block.down))
             ),
-            *(*norms, 0.0 if tiles is None else tiles.threshold),
+            *norms,
+            *((0.0, 0) if tiles is None else (tiles.threshold, tiles.search)),
         )
 
     def _angles(self, rope: Rope) -> Tensor:
@@ -233,6 +238,11 @@ class Decoder:
         copied = values.detach().float().reshape(-1).clone()
         self._kept.append(copied)
         return copied.data_ptr()
+
+    def search_bytes(self, layer: int, ring_G2: Tensor) -> int:
+        """Bytes that exact search needs for one row of a layer's cache. 0 if every ring is scanned."""
+        pointer = ctypes.byref(self._layers[layer])
+        return int(library.load().keysift_search_bytes(pointer, ctypes.c_void_p(ring_G2.data_ptr())))
 
     def run(self, caches: ctypes.Array, tokens: list[int], lengths: list[int], start: int, logits_B1N: Tensor) -> bool:  # type: ignore[type-arg]
         """Append one token per row to the caches and write its logits. False: a source changed, nothing was done."""
@@ -261,11 +271,14 @@ def _address(x: Tensor | None) -> int | None:
 class PreparedKeys:
     """Keys of a cache at unit length, rotated, in blocks, and the number of tokens of each row that are prepared.
 
-    `decoder` prepared them: another one has other windows, and so other rotations.
+    `search` holds their sketches and groups, `state` what the latest queries did (csrc/search_layout.h). `decoder`
+    prepared them: another one has other windows, and so other rotations.
     """
 
     blocks: Tensor  # B, blocks, K + 1, PREPARED_KEYS
     tokens: Tensor  # B, int64
+    search: Tensor  # B, bytes
+    state: Tensor  # B, G, SEARCH_STATE, int64
     decoder: Decoder
 
     # A copy of a cache prepares its keys again: a decoder cannot be copied.
@@ -277,17 +290,25 @@ class PreparedKeys:
 
     @property
     def nbytes(self) -> int:
-        return self.blocks.nbytes
+        return self.blocks.nbytes + self.search.nbytes
+
+    def rows(self, rows_X: Tensor) -> "PreparedKeys":
+        """These rows, in this order."""
+        tensors = (self.blocks, self.tokens, self.search, self.state)
+        return PreparedKeys(*(tensor.index_select(0, rows_X) for tensor in tensors), self.decoder)
 
 
 def cache_structure(k_BRK: Tensor, v_BRV: Tensor, ring_G2: Tensor, prepared: PreparedKeys | None) -> DecodeCache:
     """The C structure of one layer's cache. The caller keeps the tensors alive."""
     return DecodeCache(
         *(k_BRK.data_ptr(), v_BRV.data_ptr(), ring_G2.data_ptr(), k_BRK.shape[1]),
-        *((None, 0, None) if prepared is None else _prepared_fields(prepared)),
+        *((None, 0, None, None, 0, None) if prepared is None else _prepared_fields(prepared)),
         1,
     )
 
 
-def _prepared_fields(prepared: PreparedKeys) -> tuple[int, int, int]:
-    return prepared.blocks.data_ptr(), prepared.blocks.shape[1], prepared.tokens.data_ptr()
+def _prepared_fields(prepared: PreparedKeys) -> tuple[int, int, int, int, int, int]:
+    return (
+        *(prepared.blocks.data_ptr(), prepared.blocks.shape[1], prepared.tokens.data_ptr()),
+        *(prepared.search.data_ptr(), prepared.search.shape[1], prepared.state.data_ptr()),
+    )

@@ -128,6 +128,7 @@ class DecodeLayer(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("hidden_gain", "hidden_gate", "hidden_up", "hidden_down")),
         *((name, ctypes.c_double) for name in ("norm_eps", "q_eps", "k_eps")),
         ("w_th", ctypes.c_float),
+        ("search", ctypes.c_int32),
     ]
 
 
@@ -161,6 +162,9 @@ class DecodeCache(ctypes.Structure):
         ("prepared", ctypes.c_void_p),
         ("blocks", ctypes.c_int64),
         ("prepared_tokens", ctypes.c_void_p),
+        ("search", ctypes.c_void_p),
+        ("search_bytes", ctypes.c_int64),
+        ("search_state", ctypes.c_void_p),
         ("finite", ctypes.c_int64),
     ]
 
@@ -196,6 +200,7 @@ FUNCTIONS = {
     "keysift_threshold_weigh": ctypes.c_int,
     "keysift_threshold_differentiate": ctypes.c_int,
     "keysift_decode": ctypes.c_int,
+    "keysift_search_bytes": ctypes.c_int64,
 }
 
 

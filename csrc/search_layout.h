@@ -1,0 +1,96 @@
+// Memory that exact search keeps beside the prepared keys of a ring (decode.h). Plain data only: code compiled for different
+// instruction sets shares it. docs/search.md derives the bounds.
+//
+// A sketch is a copy of a unit key in 8 bits, k^ = round(127 k) / 127, with a bound on e = |k - k^|. Sketches are in slot order, in
+// blocks of KEYSIFT_PREPARED_KEYS: for each four channels, four bytes of every key; then one byte of error of every key.
+//
+// Groups are made for an epoch, kEpoch slots of a ring that are all in use. A group has a centre c, and every member k of it has
+// <c, k> >= cos rho.
+#pragma once
+
+#include <stdint.h>
+
+#include "decode.h"
+
+namespace keysift {
+
+constexpr int64_t kEpoch = 16384;       // slots that one task searches
+constexpr int64_t kSearchFrom = 4096;   // rings with fewer slots are scanned
+constexpr int64_t kSearchWidth = 256;   // wider keys are scanned
+constexpr int64_t kMaxGroups = 1024;    // of an epoch
+constexpr int64_t kGroupKeys = 32;      // larger groups are divided, unless their keys are equal
+constexpr int64_t kManyOpened = 32;     // if more than one key in this many is in an opened group, sketches are better
+constexpr int64_t kSketchScale = 127;
+constexpr int kNoSketch = 255;          // error of a key without a sketch: it is always read
+constexpr int64_t kBlockKeys = KEYSIFT_PREPARED_KEYS;
+static_assert(kBlockKeys == 16, "members of a block are one vector of AVX-512");
+
+// What a task does with its keys.
+enum SearchMode { kScanKeys = 0, kSketchKeys = 1, kGroupKeysFirst = 2 };
+
+// Counts of the latest query of a row and tile, and what they say about the next one. Shares are in 1 / kShareUnit.
+enum SearchState {
+  kVisibleCount,   // keys in the window
+  kJudgedCount,    // keys whose fp32 key was read
+  kAcceptedCount,
+  kOpenedCount,    // keys in groups that may hold an accepted key; of the epochs whose groups were tested
+  kTestedCount,    // keys of these epochs
+  kLatestMode,
+  kJudgedShare,    // moving averages
+  kOpenedShare,
+  kQueriesScanned, // queries since sketches were last tried
+  kQueriesWithoutGroups
+};
+static_assert(kQueriesWithoutGroups < KEYSIFT_SEARCH_STATE, "the state has room for every count");
+constexpr int64_t kShareUnit = 1 << 20;
+
+constexpr int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
+
+// The error of a sketch is stored in multiples of this: the largest possible one is 254 of them.
+inline double sketch_error_unit(int64_t key_width) {
+  return __builtin_sqrt(static_cast<double>(key_width)) / static_cast<double>(2 * kSketchScale) / 253.0;
+}
+
+// Groups of one epoch.
+struct Groups {
+  int64_t* count;        // 0: no groups were made
+  uint16_t* members;     // (kEpoch) slots within the epoch, group by group
+  uint16_t* first;       // (count + 1): members [first[g], first[g + 1]) are in group g
+  unsigned char* centres;  // blocks of kBlockKeys: sketch of 127 c / max |c|, then three rows of floats: 1 / |c^|, cos rho, sin rho
+};
+
+// The part of keysift_decode_cache::search that belongs to one ring.
+struct SearchMemory {
+  unsigned char* start;
+  int64_t key_width, capacity;
+
+  int64_t quads() const { return (key_width + 3) / 4; }
+  int64_t sketch_block() const { return quads() * 4 * kBlockKeys + kBlockKeys; }
+  int64_t centre_block() const { return quads() * 4 * kBlockKeys + 3 * 4 * kBlockKeys; }
+  int64_t sketch_bytes() const { return round_up((capacity + kBlockKeys - 1) / kBlockKeys * sketch_block(), 64); }
+  int64_t group_bytes() const {
+    return 64 + 2 * kEpoch + round_up(2 * (kMaxGroups + 1), 64) + kMaxGroups / kBlockKeys * centre_block();
+  }
+  int64_t bytes() const { return searchable() ? sketch_bytes() + round_up(capacity / kEpoch * group_bytes(), 64) : 0; }
+  bool searchable() const { return capacity >= kSearchFrom && key_width <= kSearchWidth; }
+
+  unsigned char* sketches(int64_t slot) const { return start + slot / kBlockKeys * sketch_block(); }
+  bool has_groups(int64_t epoch) const { return (epoch + 1) * kEpoch <= capacity; }
+  Groups groups(int64_t epoch) const {
+    unsigned char* at = start + sketch_bytes() + epoch * group_bytes();
+    Groups g;
+    g.count = reinterpret_cast<int64_t*>(at);
+    g.members = reinterpret_cast<uint16_t*>(at + 64);
+    g.first = g.members + kEpoch;
+    g.centres = at + 64 + 2 * kEpoch + round_up(2 * (kMaxGroups + 1), 64);
+    return g;
+  }
+};
+
+// The way of the next query, from the counts of the latest one, which are reset.
+SearchMode choose_search(int32_t search, int64_t visible, int64_t* state);
+
+// Divides kEpoch prepared keys (blocks of (key_width + 1, kBlockKeys)) into groups by direction.
+void group_keys(const float* prepared, const SearchMemory& memory, const Groups& groups);
+
+}  // namespace keysift
