@@ -7,7 +7,7 @@ namespace keysift {
 namespace {
 
 // Judging a listed key costs as much as scanning this many.
-constexpr int64_t kJudgeCost = 16;
+constexpr int64_t kJudgeCost = 56;
 // A way of search that did not pay is tried again after this many queries.
 constexpr int64_t kTryAgain = 64;
 

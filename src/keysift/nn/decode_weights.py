@@ -94,7 +94,9 @@ def _screening(
     sources += scalars.parameters(recurse=False)
     values = scalars.aligned(inference)
     return Screening(
-        *(values[name] for name in ("window", "effective_window", "acceptance")),
+        window=values["window"],
+        effective_window=values["effective_window"],
+        acceptance=values["acceptance"],
         flags=flags,
         threshold=window_threshold(mechanism),
         search=SEARCHES[inference.search],

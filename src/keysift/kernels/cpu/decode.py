@@ -294,8 +294,10 @@ class PreparedKeys:
 
     def rows(self, rows_X: Tensor) -> "PreparedKeys":
         """These rows, in this order."""
-        tensors = (self.blocks, self.tokens, self.search, self.state)
-        return PreparedKeys(*(tensor.index_select(0, rows_X) for tensor in tensors), self.decoder)
+        blocks, tokens, search, state = (
+            tensor.index_select(0, rows_X) for tensor in (self.blocks, self.tokens, self.search, self.state)
+        )
+        return PreparedKeys(blocks, tokens, search, state, self.decoder)
 
 
 def cache_structure(k_BRK: Tensor, v_BRV: Tensor, ring_G2: Tensor, prepared: PreparedKeys | None) -> DecodeCache:
