@@ -112,6 +112,18 @@ def test_a_listener_takes_the_path_through_the_modules() -> None:
     assert len(seen) == 2
 
 
+def test_unknown_options_are_refused() -> None:
+    model = MODELS["short windows"]()
+    cache, token = model.cache(1), tokens_for(model, 1, 1)
+    assert path(model, cache) == "compiled"
+    for call in (model, model.hidden):
+        with pytest.raises(TypeError, match="unexpected keyword argument 'mask'"):
+            call(token, cache=cache, mask=None)
+        with pytest.raises(TypeError, match="unexpected keyword argument 'mask'"):
+            call(token, cache=cache, mask=token > 0)
+    assert cache.lengths == [0]
+
+
 def test_other_paths_say_why() -> None:
     model, token = MODELS["short windows"](), torch.zeros(2, 1, dtype=torch.int64)
     cache = model.cache(2)

@@ -67,11 +67,11 @@ def regions_of(call: Call) -> list[Region] | None:
         return None
     if call.kept and (positions.segments is not None or call.slopes is not None):
         return None  # segments do not say where the first positions are, and a band has no kept keys
-    return regions(reach_of(call), call.q.shape[2], call.k.shape[2])
+    return regions(window_mask_of(call), call.q.shape[2], call.k.shape[2])
 
 
-class Reach(NamedTuple):
-    """What determines the regions of a call; the operators receive the fields one by one."""
+class WindowMask(NamedTuple):
+    """The mask of a call as integers, which determine its regions; the operators receive the fields one by one."""
 
     segments: Tensor | None  # see Positions; None: each row is one segment with this offset
     offset: int
@@ -81,17 +81,17 @@ class Reach(NamedTuple):
     by_distance: bool = False  # every region needs a mask, so that there are bands only
 
 
-def reach_of(call: Call) -> Reach:
-    """The reach of a call with consecutive positions or segments."""
+def window_mask_of(call: Call) -> WindowMask:
+    """The mask of a call with consecutive positions or segments."""
     positions = call.positions
     offset = positions.offset if positions.segments is None else 0
     kept = max(call.kept - positions.key_first, 0) if positions.consecutive else 0
-    return Reach(positions.segments, offset, call.causal, call.window or 0, kept, call.slopes is not None)
+    return WindowMask(positions.segments, offset, call.causal, call.window or 0, kept, call.slopes is not None)
 
 
-def regions(reach: Reach, queries: int, keys: int) -> list[Region]:
-    """The regions of a call of this reach."""
-    segments, offset, causal, window, kept, by_distance = reach
+def regions(mask: WindowMask, queries: int, keys: int) -> list[Region]:
+    """The regions of a call with this mask."""
+    segments, offset, causal, window, kept, by_distance = mask
     whole = (None, 0, queries, 0, keys, offset)
     rows: list[tuple[int, ...]] = [whole] if segments is None else segments.tolist()  # type: ignore[list-item]
     if by_distance:
@@ -157,11 +157,11 @@ def query_blocks(call: Call, size: int | None = None) -> Iterator[tuple[slice, s
     size = BLOCK if size is None else size
     for start in range(0, queries, size):
         stop = min(start + size, queries)
-        first, last = _keys_in_reach(call, start, stop)
+        first, last = _keys_in_window(call, start, stop)
         yield slice(start, stop), slice(first, last)
 
 
-def _keys_in_reach(call: Call, start: int, stop: int) -> tuple[int, int]:
+def _keys_in_window(call: Call, start: int, stop: int) -> tuple[int, int]:
     """First and last key, exclusive, that these queries may see; at least one key."""
     keys, window = call.k.shape[2], call.window
     if not call.causal or not call.positions.consecutive:

@@ -33,12 +33,12 @@ Run = Callable[[nn.Module, Tensor, AttentionContext, LayerCache | None], Tensor]
 
 
 class Options(TypedDict, total=False):
-    """Keyword arguments of `LanguageModel.forward`; see `LanguageModel.hidden`."""
+    """Keyword arguments of a call of a `LanguageModel`."""
 
-    positions: Positions | None
-    keep: Tensor | None
-    cache: Cache | None
-    inference: Inference | None
+    positions: Positions | None  # of the tokens, if not 0, 1, 2, ...: packed documents, padding, another start
+    keep: Tensor | None  # boolean B T, False for padding, which is masked, not cached and has no position
+    cache: Cache | None  # past tokens, from `model.cache(batch)`; the call appends its tokens
+    inference: Inference | None  # options such as window expansion; a cache brings its own
 
 
 class LanguageModel(nn.Module, ABC):
@@ -63,7 +63,7 @@ class LanguageModel(nn.Module, ABC):
         return logits_BTN
 
     def forward(self, tokens: Tensor, **options: Unpack[Options]) -> Tensor:
-        """Logits B T N for int64 tokens B T. Takes the options of `hidden`.
+        """Logits B T N for int64 tokens B T.
 
         One token per row with a cache runs through the compiled step where it applies (`explain_decode`).
         """
@@ -101,21 +101,15 @@ class LanguageModel(nn.Module, ABC):
         """
         raise NotDescribed(f"a {type(self).__name__} does not describe its embedding and readout")
 
-    def _find_step(
-        self,
-        tokens: Tensor,
-        *,
-        positions: Positions | None = None,
-        keep: Tensor | None = None,
-        cache: Cache | None = None,
-        inference: Inference | None = None,
-    ) -> DecodeStep | str:
+    def _find_step(self, tokens: Tensor, **options: Unpack[Options]) -> DecodeStep | str:
         """The compiled step for these arguments, or the reason why it does not apply."""
+        cache = options.get("cache")
         reason = declines_call(tokens, cache)
         if reason is not None:
             return reason
         assert cache is not None
-        if positions is not None or keep is not None or inference not in (None, cache.inference):
+        others = [name for name, x in options.items() if x is not None or name not in Options.__annotations__]
+        if not {"cache", "inference"}.issuperset(others) or options.get("inference") not in (None, cache.inference):
             return "it takes no positions, padding or inference options"
         step = self._step_holder().prepare(self._make_step, cache.inference)
         if isinstance(step, str):
@@ -130,25 +124,11 @@ class LanguageModel(nn.Module, ABC):
     def _make_step(self, inference: Inference) -> DecodeStep:
         return DecodeStep(self, self.layers, self.decode_ends, inference)
 
-    def hidden(
-        self,
-        tokens: Tensor,
-        *,
-        positions: Positions | None = None,
-        keep: Tensor | None = None,
-        cache: Cache | None = None,
-        inference: Inference | None = None,
-    ) -> Tensor:
-        """The last residual stream B T D, for callers that need logits at some positions only.
-
-        positions   positions of the tokens, if not 0, 1, 2, ...: packed documents, padding, another start
-        keep        boolean B T, False for padding, which is masked, not cached and has no position
-        cache       past tokens, from `model.cache(batch)`; the call appends its tokens
-        inference   options such as window expansion; a cache brings its own
-        """
-        self.check_tokens(tokens, keep)
-        context = self.attention_context(tokens, positions=positions, keep=keep, cache=cache, inference=inference)
-        return self.run_layers(self.embed_rows(self.embedding(tokens)), context, cache)
+    def hidden(self, tokens: Tensor, **options: Unpack[Options]) -> Tensor:
+        """The last residual stream B T D, for callers that need logits at some positions only."""
+        self.check_tokens(tokens, options.get("keep"))
+        context = self.attention_context(tokens, **options)
+        return self.run_layers(self.embed_rows(self.embedding(tokens)), context, options.get("cache"))
 
     def attention_context(
         self,
@@ -159,7 +139,7 @@ class LanguageModel(nn.Module, ABC):
         cache: Cache | None = None,
         inference: Inference | None = None,
     ) -> AttentionContext:
-        """Context of a call, from the options of `hidden`. Only the shape of the tokens is used."""
+        """Context of a call with these `Options`. Only the shape of the tokens is used."""
         if positions is not None and (keep is not None or cache is not None):
             raise UnsupportedError(
                 "positions already include the padding mask, and a cache has positions of its own; "

@@ -31,10 +31,10 @@ from keysift.kernels.regions import (
     any_visible,
     covering_region,
     query_blocks,
-    reach_of,
     regions_of,
     visible_counts,
     visible_value_sums,
+    window_mask_of,
 )
 from keysift.kernels.scalars import accumulation_dtype
 from keysift.kernels.transforms import can_inspect_values, in_function_transform
@@ -166,7 +166,7 @@ def _softmax(
         return _public(call, q if factor is None else q * factor, k, v)[..., :values]
     if regions_of(call) is None:
         return _in_blocks(call, q, k, v, sink, rest, factor)[..., :values]
-    segments, offset, causal, window, kept, _ = reach_of(call)
+    segments, offset, causal, window, kept, _ = window_mask_of(call)
     slopes = None if call.slopes is None else dense.repeat_heads(call.slopes.to(q.dtype)[None], call.mechanism.maps)[0]
     inputs = Inputs(q, k, v, sink, rest, factor, segments, None, slopes, offset, causal, window, kept, call.scale)
     probed = not call.finite and detects_non_finite(call)

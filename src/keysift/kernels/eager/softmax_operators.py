@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from keysift.kernels.regions import Reach, Region, covering_region, disjoint, regions
+from keysift.kernels.regions import Region, WindowMask, covering_region, disjoint, regions
 from keysift.kernels.schema import schema
 from keysift.kernels.transforms import no_double_backward
 
@@ -44,7 +44,7 @@ class Inputs(NamedTuple):
     sink: Tensor | None  # B H T, or 1 in place of B and T
     rest: Tensor | None  # H 1 V, the value of the sink
     factor: Tensor | None  # B H T 1, multiplies the queries
-    segments: Tensor | None  # the fields of Reach
+    segments: Tensor | None  # the fields of WindowMask
     mask: Tensor | None  # added to the scores; the call is one region then
     slopes: Tensor | None  # of the heads; every region is a band then
     offset: int
@@ -56,8 +56,8 @@ class Inputs(NamedTuple):
     @property
     def regions(self) -> list[Region]:
         by_distance = self.slopes is not None
-        reach = Reach(self.segments, self.offset, self.causal, self.window, self.kept, by_distance)
-        return regions(reach, self.q.shape[2], self.k.shape[2])
+        mask = WindowMask(self.segments, self.offset, self.causal, self.window, self.kept, by_distance)
+        return regions(mask, self.q.shape[2], self.k.shape[2])
 
 
 _INPUTS = schema(Inputs)
