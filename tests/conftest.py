@@ -2,6 +2,7 @@
 
 import os
 import signal
+from types import SimpleNamespace
 
 # Some virtual machines report AMX but cannot run it.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
@@ -21,6 +22,15 @@ def pytest_configure() -> None:
     # Background jobs ignore SIGINT, and jobs under nohup SIGHUP. Processes that tests start would inherit this.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture
+def forked_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the runs of a sweep instead of starting them, which saves their imports."""
+    from keysift.sweep import drive
+    from tests.forked_process import ForkedProcess
+
+    monkeypatch.setattr(drive, "subprocess", SimpleNamespace(Popen=ForkedProcess))
 
 
 @pytest.fixture(autouse=True)

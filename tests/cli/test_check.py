@@ -16,6 +16,7 @@ from keysift.kernels.eager import blockwise
 from keysift.mechanisms import MECHANISMS, find
 from keysift.mechanisms.spec import Promise
 from keysift.verify import check as checks
+from tests.forked_process import run_keysift
 from tests.refusals import refuses
 
 KEYSIFT = str(Path(sys.executable).parent / "keysift")
@@ -41,8 +42,7 @@ REGISTERED = MINE + "keysift.register(MINE)\n"
 
 
 def in_process(*arguments: str, path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    variables = {**os.environ, "COLUMNS": "100", **environment}
-    return subprocess.run([KEYSIFT, *arguments], check=False, capture_output=True, text=True, cwd=path, env=variables)
+    return run_keysift(*arguments, cwd=path, COLUMNS="100", **environment)
 
 
 def test_a_correct_spec(capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,7 +115,8 @@ def test_an_entry_point(tmp_path: Path) -> None:
     information.mkdir()
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: mymodule\nVersion: 1.0\n")
     (information / "entry_points.txt").write_text("[keysift.mechanisms]\nmine = mymodule:MINE\n")
-    listed = in_process("mechanisms", path=Path.cwd(), PYTHONPATH=str(tmp_path))
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    listed = subprocess.run([KEYSIFT, "mechanisms"], check=False, capture_output=True, text=True, env=environment)
     assert listed.returncode == 0, listed.stderr
     assert "Claimed, not tested here: mine." in listed.stdout
     code = (
@@ -128,7 +129,6 @@ def test_an_entry_point(tmp_path: Path) -> None:
         "    model = keysift.load('saved')\n"
         "print(model(torch.arange(5)[None]).sum().item())\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     output = [
         subprocess.run(
             [sys.executable, "-c", code, verb],

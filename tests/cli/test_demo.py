@@ -43,6 +43,7 @@ def test_the_models_have_equal_size() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_runs")
 def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_recall, "INSTANCES", 1)
     monkeypatch.setattr(demo_recall, "DEPTHS", (0.5,))
@@ -97,5 +98,6 @@ def test_weigh_takes_scalars(capsys: pytest.CaptureFixture[str]) -> None:
     printed = json.loads(capsys.readouterr().out)
     assert printed["scalars"]["screening"]["acceptance"] == 0.3
     assert printed["weights"]["screening"] == pytest.approx([(1 - 0.1 / 0.3) ** 2, 0])
-    with refuses("--scalar must be NAME=NUMBER with a scalar of the chosen mechanisms, got 'accept=0.3'"):
-        weigh.run(parse([*arguments, "--scalar", "accept=0.3"]))
+    for wrong in ("accept=0.3", "acceptance", "acceptance=", "acceptance=nan", "acceptance=0.3,0.5"):
+        with refuses(f"--scalar must be NAME=NUMBER with a scalar of the chosen .* finite number, got '{wrong}'; the"):
+            weigh.run(parse([*arguments, "--scalar", wrong]))

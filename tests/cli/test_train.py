@@ -181,6 +181,7 @@ def test_small_recipes_have_equal_size_and_settings() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_runs")
 def test_sweep(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
     command = (
         "sweep",
@@ -250,6 +251,7 @@ def test_a_sweep_refuses(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_runs")
 def test_a_failed_run_does_not_stop_a_sweep(corpus: Path, tmp_path: Path) -> None:  # noqa: F811
     base = TrainConfig(
         model=MultiscreenArch.psi(2), context=16, batch_tokens=32, steps=2, sample_tokens=0, val_sequences=2

@@ -125,6 +125,7 @@ def test_studies_of_the_repository(study: Study) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_runs")
 def test_records_replace_run_directories(study: Study, file: Path, tmp_path: Path) -> None:
     runs_dir, log = tmp_path / "out", list[str]()
     records, outcomes = run_study(study, runs_dir, processes=1, show=False, log=log.append)

@@ -22,9 +22,9 @@ TIMEOUT = 90.0  # seconds per case; most take less than one
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=120.0, help="stop after this time")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the random cases")
-    parser.add_argument("--cases", type=int, default=10**9, help="stop after this many cases")
+    parser.add_argument("--seconds", type=float, default=120.0, help="stop each seed after this time")
+    parser.add_argument("--seed", type=int, nargs="+", default=[0], help="seeds of the random cases, one after another")
+    parser.add_argument("--cases", type=int, default=10**9, help="stop each seed after this many cases")
     parser.add_argument("--only", type=int, help="run only the random case with this number, and show its output")
     parser.add_argument("--out", type=Path, help="write the counts to this JSON file")
     parser.add_argument("--show", type=Path, help="print the counts in this JSON file as Markdown, and run no cases")
@@ -33,7 +33,13 @@ def main() -> int:
         sys.stdout.write(markdown(json.loads(args.show.read_text())) + "\n")
         return 0
     with tempfile.TemporaryDirectory(prefix="keysift-fuzz-") as folder:
-        counts = fuzz(Path(folder), args.seed, seconds=args.seconds, max_cases=args.cases, only=args.only)
+        originals = prepare(Path(folder))
+        counts = _sum(
+            [
+                fuzz(Path(folder), originals, seed, seconds=args.seconds, max_cases=args.cases, only=args.only)
+                for seed in args.seed
+            ]
+        )
     if args.out is not None:
         args.out.write_text(json.dumps(counts, indent=1) + "\n")
     sys.stdout.write(json.dumps(counts) + "\n")
@@ -45,18 +51,24 @@ def markdown(counts: dict[str, Any]) -> str:
     verbs = ", ".join(f"{verb} {count}" for verb, count in counts["verbs"].items())
     codes = ", ".join(f"{count} exited with {code}" for code, count in counts["exit_codes"].items())
     return (
-        f"- {counts['cases']:,} cases in {counts['seconds']:,.0f} s (seed {counts['seed']}), "
+        f"- {counts['cases']:,} cases in {counts['seconds']:,.0f} s (seeds {', '.join(map(str, counts['seeds']))}), "
         f"{counts['faults']} faults; the slowest took {counts['slowest_case_seconds']} s\n"
         f"- by command: {verbs}\n- exit codes: {codes}"
     )
 
 
-def fuzz(folder: Path, seed: int, *, seconds: float, max_cases: int, only: int | None = None) -> dict[str, Any]:
-    """Run cases in `folder` until `seconds` or `max_cases` is reached, or random case `only`. Returns the counts."""
+def prepare(folder: Path) -> dict[str, Path]:
+    """Set the environment of all cases, and make their inputs."""
     # No colours and no bars, so every control byte on the terminal comes from an input.
     os.environ.update(TERM="dumb", NO_COLOR="1", XDG_CACHE_HOME=str(folder / "cache"), HOME=str(folder), COLUMNS="100")
     os.environ.update(HF_HOME=str(folder / "cache" / "hf"), HF_HUB_OFFLINE="1")  # no network access
-    originals = _make_inputs(folder / "inputs")
+    return _make_inputs(folder / "inputs")
+
+
+def fuzz(
+    folder: Path, originals: dict[str, Path], seed: int, *, seconds: float, max_cases: int, only: int | None = None
+) -> dict[str, Any]:
+    """Run cases in `folder` until `seconds` or `max_cases` is reached, or random case `only`. Returns the counts."""
     marker = folder / inputs.MARKER
     payloads = inputs.payloads(marker)
     start, verbs, codes, faults = time.monotonic(), Counter[str](), Counter[int](), 0
@@ -74,7 +86,7 @@ def fuzz(folder: Path, seed: int, *, seconds: float, max_cases: int, only: int |
             mutation = mutate.replace_by_pipe(copies[case.reads] / file)
         else:
             case_number = number - corpus_size if only is None else only
-            label = f"case {case_number}"
+            label = f"seed {seed}, case {case_number}"
             rng = random.Random(f"{seed} {case_number}")
             case = cases.draw(rng, copies, out)
             mutation = mutate.mutate(copies[case.reads], rng, payloads) if case.reads else "hostile arguments"
@@ -98,7 +110,7 @@ def fuzz(folder: Path, seed: int, *, seconds: float, max_cases: int, only: int |
         if only is not None:
             break
     return {
-        "seed": seed,
+        "seeds": [seed],
         "cases": number,
         "faults": faults,
         "seconds": round(time.monotonic() - start, 1),
@@ -106,6 +118,18 @@ def fuzz(folder: Path, seed: int, *, seconds: float, max_cases: int, only: int |
         "verbs": dict(sorted(verbs.items())),
         "exit_codes": {str(code): count for code, count in sorted(codes.items())},
     }
+
+
+def _sum(counts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Counts of several seeds as one."""
+    total = counts[0]
+    for other in counts[1:]:
+        for name in ("seeds", "cases", "faults", "seconds"):
+            total[name] += other[name]
+        total["slowest_case_seconds"] = max(total["slowest_case_seconds"], other["slowest_case_seconds"])
+        for name in ("verbs", "exit_codes"):
+            total[name] = dict(sorted((Counter(total[name]) + Counter(other[name])).items()))
+    return total
 
 
 def _make_inputs(folder: Path) -> dict[str, Path]:

@@ -4,8 +4,6 @@ import dataclasses
 import importlib.util
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 from keysift.cli.main import parse
 from keysift.mechanisms import MECHANISMS, TESTED, rules
 from keysift.mechanisms.spec import Mechanism, Scalar
+from tests.forked_process import run_keysift
 
 ROOT = Path(__file__).parent.parent.parent
 _spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
@@ -59,10 +58,7 @@ def test_commands_run(page: Path, tmp_path: Path) -> None:
             if words[0] == "make":
                 assert set(words[1:]) <= set(targets), line
             elif words[0] == "keysift":
-                program = Path(sys.executable).parent / "keysift"
-                process = subprocess.run(
-                    [program, *words[1:]], check=False, capture_output=True, text=True, cwd=tmp_path
-                )
+                process = run_keysift(*words[1:], cwd=tmp_path)
                 assert process.returncode == 0, (line, process.stderr)
             else:
                 assert words[0] in ("git", "cd", "pip", "python"), f"unknown command: {line}"

@@ -12,6 +12,7 @@ from keysift.runs import checkpoint, layout
 from keysift.runs.metrics import read
 from keysift.train.config import TrainConfig
 from keysift.train.settings import to_toml
+from tests.forked_process import ForkedProcess
 
 MAIN = ("-m", "keysift", "train", "--quiet")
 ROOT = Path(__file__).parents[2]
@@ -27,12 +28,16 @@ def write_config(config: TrainConfig, path: Path) -> Path:
     return path
 
 
-def start(*flags: object, processes: int = 1, prefix: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-    """Start `keysift train` with these flags, under torchrun if `processes` is above one."""
+Process = subprocess.Popen[str] | ForkedProcess
+
+
+def start(*flags: object, processes: int = 1, prefix: tuple[str, ...] = ()) -> Process:
+    """Start `keysift train` with these flags: forked, or as a new process after `prefix` or under torchrun."""
     launch = [sys.executable]
     if processes > 1:
         launch += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    return subprocess.Popen(
+    start_process = subprocess.Popen if prefix or processes > 1 else ForkedProcess
+    return start_process(
         [*prefix, *launch, *MAIN, *map(str, flags)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -42,7 +47,7 @@ def start(*flags: object, processes: int = 1, prefix: tuple[str, ...] = ()) -> s
     )
 
 
-def finish(process: subprocess.Popen[str], code: int = 0) -> str:
+def finish(process: Process, code: int = 0) -> str:
     """Wait for the process and check its exit code. Returns stderr."""
     try:
         _, stderr = process.communicate(timeout=300)
@@ -53,17 +58,17 @@ def finish(process: subprocess.Popen[str], code: int = 0) -> str:
     return stderr
 
 
-def send_ctrl_c(process: subprocess.Popen[str]) -> None:
+def send_ctrl_c(process: Process) -> None:
     """Send SIGINT to every process of the group, as a terminal does."""
     os.killpg(process.pid, signal.SIGINT)
 
 
-def kill(process: subprocess.Popen[str]) -> None:
+def kill(process: Process) -> None:
     process.send_signal(signal.SIGKILL)
     process.communicate()
 
 
-def wait_for_steps(run: Path, count: int, process: subprocess.Popen[str]) -> None:
+def wait_for_steps(run: Path, count: int, process: Process) -> None:
     """Wait until the metrics have `count` lines or the process has ended."""
     deadline = time.monotonic() + 240
     while process.poll() is None and sum(1 for _ in read(run / "metrics.jsonl")) < count:
@@ -76,7 +81,7 @@ def partial_checkpoints(run: Path) -> list[Path]:
     return list((run / "checkpoints").glob(".step-*.writing"))
 
 
-def pause_inside_checkpoint(run: Path, process: subprocess.Popen[str], rng: random.Random) -> None:
+def pause_inside_checkpoint(run: Path, process: Process, rng: random.Random) -> None:
     """Stop the process while it writes a checkpoint, or return when it has ended.
 
     Writing takes milliseconds, so the folder is checked again after the process has stopped.
@@ -85,7 +90,8 @@ def pause_inside_checkpoint(run: Path, process: subprocess.Popen[str], rng: rand
         if partial_checkpoints(run):
             time.sleep(rng.choice((0, 0.002, 0.01)))
             process.send_signal(signal.SIGSTOP)
-            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            while process.poll() is None and Path(f"/proc/{process.pid}/stat").read_text().split()[2] != "T":
+                time.sleep(0.001)
             if partial_checkpoints(run):
                 return
             process.send_signal(signal.SIGCONT)

@@ -26,6 +26,7 @@ from keysift.train.loop import train
 from tests.train.in_process import losses
 from tests.train.processes import (
     ROOT,
+    Process,
     environment,
     finish,
     kill,
@@ -156,7 +157,7 @@ def test_a_closed_stderr_pipe_does_not_stop_a_run(tiny: TrainConfig, tmp_path: P
 @pytest.mark.slow
 @pytest.mark.parametrize("interrupt", [send_ctrl_c, subprocess.Popen.terminate], ids=["Ctrl-C", "SIGTERM"])
 def test_a_signal_under_torchrun_saves_a_checkpoint_and_exits(
-    tiny: TrainConfig, tmp_path: Path, interrupt: Callable[[subprocess.Popen[str]], None]
+    tiny: TrainConfig, tmp_path: Path, interrupt: Callable[[Process], None]
 ) -> None:
     """With Ctrl-C every process gets two signals: from the terminal and from torchrun."""
     config = replace(tiny, steps=100_000, save_every=100_000, sample_tokens=0)

@@ -55,12 +55,18 @@ def run(args: Args) -> None:
         output.print_plain(reason)
 
 
-def numbers(flag: str, text: str) -> list[float]:
+def _finite(text: str) -> float | None:
+    """The finite number that the text names, or None."""
     try:
-        values = [float(part) for part in text.split(",")]
+        value = float(text)
     except ValueError:
-        values = [math.nan]
-    if not all(map(math.isfinite, values)):
+        return None
+    return value if math.isfinite(value) else None
+
+
+def numbers(flag: str, text: str) -> list[float]:
+    values = [value for part in text.split(",") if (value := _finite(part)) is not None]
+    if len(values) <= text.count(","):
         raise RangeError(
             f"{flag} must be finite numbers separated by commas, got {text!r}; write them like {flag} 2,1,0.5"
         )
@@ -73,12 +79,13 @@ def _scalars(assignments: tuple[str, ...], mechanisms: list[Any]) -> dict[str, f
     given: dict[str, float] = {}
     for assignment in assignments:
         name, _, text = assignment.partition("=")
-        if name not in known:
+        value = _finite(text)
+        if name not in known or value is None:
             raise RangeError(
-                f"--scalar must be NAME=NUMBER with a scalar of the chosen mechanisms, got {assignment!r}; "
-                f"they have: {', '.join(known) or 'none'}"
+                f"--scalar must be NAME=NUMBER with a scalar of the chosen mechanisms and a finite number, "
+                f"got {assignment!r}; the scalars are: {', '.join(known) or 'none'}"
             )
-        given[name] = numbers(f"--scalar {name}", text)[0]
+        given[name] = value
     return given
 
 
