@@ -24,6 +24,7 @@ from keysift.train.config import TrainConfig
 from keysift.train.loop import train
 from keysift.train.manifest import read_manifest
 from keysift.train.settings import to_toml
+from tests.forked_process import ForkedProcess
 from tests.train.in_process import losses
 from tests.train.processes import ROOT, environment, finish
 from tests.train.test_faults import soak_only
@@ -31,12 +32,12 @@ from tests.train.test_faults import soak_only
 AXES = ("seed=0,1,2",)
 
 
-def start(config: TrainConfig, out: Path, *more: str) -> subprocess.Popen[str]:
+def start(config: TrainConfig, out: Path, *more: str) -> ForkedProcess:
     """Start the sweep command in its own process group, with the base config as flags."""
     flags = ["--psi", "2", "--data", config.data, "--context", "16", "--batch-tokens", "64", "--micro-tokens", "32"]
     flags += ["--steps", str(config.steps), "--save-every", "5", "--val-sequences", "4", "--sample-tokens", "0"]
     command = [sys.executable, "-m", "keysift", "sweep", "--over", *AXES, "--out", str(out), *flags, *more]
-    return subprocess.Popen(
+    return ForkedProcess(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment()
     )
 
@@ -47,7 +48,7 @@ def base(tiny: TrainConfig) -> TrainConfig:
 
 
 def wait_for(run: Path, step: int) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while last(run / layout.METRICS).get("step", 0) < step:
         assert time.monotonic() < deadline
         time.sleep(0.02)
