@@ -208,9 +208,9 @@ void Token::plan_slots(int64_t number) {
       const int64_t newest = call_.lengths[b], capacity = cache.ring[2 * g + 1];
       const SearchMemory search{memory, w.key_width, capacity};
       const bool searched = w.search != KEYSIFT_SEARCH_SCAN && search.searchable();
-      int64_t* state = searched ? cache.search_state + (b * w.kv_heads + g) * KEYSIFT_SEARCH_STATE : nullptr;
+      int64_t* state = cache.search_state ? cache.search_state + (b * w.kv_heads + g) * KEYSIFT_SEARCH_STATE : nullptr;
       const int64_t used = std::min(capacity, newest + 1), each = searched ? kEpoch : kPiece;
-      const SearchMode mode = searched ? choose_search(w.search, used, state) : kScanKeys;
+      const SearchMode mode = state ? choose_search(searched ? w.search : KEYSIFT_SEARCH_SCAN, used, state) : kScanKeys;
       for (int64_t from = 0; from < used; from += each) {
         const bool last = newest % capacity >= from && newest % capacity < from + each;
         tasks.push_back({b, g, from, std::min(used, from + each), from / kPiece, parts(used, kPiece), parts(used, each), last, mode,

@@ -200,10 +200,16 @@ def test_no_key_at_the_threshold_is_missed_and_a_sketch_that_lies_by_one_unit_is
     assert len(tight) > 100
     keys = torch.from_numpy(np.concatenate((tight, near))).float()
     found: dict[str, Tensor] = {}
+    accepted: dict[str, list[int]] = {}
     for search in WAYS:
         cache = cache_of(model, search, keys)
-        found[search] = decode(model, cache, list(range(TOKENS)))
+        found[search], accepted[search] = torch.empty(1, 0, TOKENS), []
+        for token in range(TOKENS):
+            found[search] = torch.cat((found[search], decode(model, cache, [token])), dim=1)
+            accepted[search].append(state(cache)[ACCEPTED])
         assert torch.equal(found[search], found["scan"])
+        assert accepted[search] == accepted["scan"]  # a key at the threshold has next to no weight
+    assert min(accepted["scan"]) > EPOCH / 4
     honest = cache_of(model, "sketch", keys)
     decode(model, honest, [2])
     assert honest.layers[0].prepared is not None
@@ -279,6 +285,26 @@ def test_auto_scans_where_many_keys_are_accepted_and_groups_where_they_cluster()
     assert modes[0.2, "random"][JUDGED] < 0.05 * modes[0.2, "random"][VISIBLE]
     assert modes[0.2, "duplicates"][OPENED] < 0.05 * 2 * EPOCH
     assert modes[0.2, "duplicates"][4] == 2 * EPOCH  # both epochs were searched by groups
+
+
+def test_keys_are_counted_for_decoded_tokens_only() -> None:
+    model = one_tile(0.4, 1e12)
+    keys = draw_keys("random", 5_000, 16, torch.Generator().manual_seed(2))
+    cache = cache_of(model, "sketch", keys, batch=2)
+    assert cache.key_counts() == [None]
+    decode(model, cache, [1])
+    (counts,) = cache.key_counts()
+    assert counts is not None
+    q = query(model, 1)
+    new = cache.layers[0].entries["k"][0, 5_000].double().numpy()
+    scores = np.vstack((keys.double().numpy(), new)) @ q
+    unit = scores / np.maximum(np.linalg.norm(np.vstack((keys.double().numpy(), new)), axis=1), 1e-12)
+    assert counts.in_window.tolist() == [[5_001], [5_001]]
+    assert counts.accepted.tolist() == [[int((unit > 0.6).sum())]] * 2
+    assert bool((counts.read < 500).all())
+    with torch.no_grad():
+        model(torch.tensor([[1, 2], [3, 4]]), cache=cache)  # through the modules
+    assert cache.key_counts() == [None]
 
 
 def test_an_unknown_search_is_refused() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from keysift.core.errors import RangeError, ShapeError, UnsupportedError
 from keysift.kernels.positions import Positions
 from keysift.nn.inference import Inference
-from keysift.nn.layer_cache import CacheUpdate, LayerCache
+from keysift.nn.layer_cache import CacheUpdate, KeyCounts, LayerCache
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +54,13 @@ class Cache:
     def nbytes(self) -> int:
         """Bytes of stored keys and values; constant once every finite window is full."""
         return sum(layer_cache.nbytes for layer_cache in self.layers)
+
+    def key_counts(self) -> list[KeyCounts | None]:
+        """For each layer, the keys that the latest decoded token read and accepted (docs/search.md).
+
+        None for layers without screening, and if the latest token did not run through the compiled step.
+        """
+        return [layer_cache.key_counts() for layer_cache in self.layers]
 
     def next_context(self, tokens_BT: Tensor, keep_BT: Tensor | None) -> AttentionContext:
         """Context of a call that appends these tokens: each row continues at its own length."""

@@ -54,6 +54,19 @@ class CachedEntries:
     count: list[int]
 
 
+@dataclass(frozen=True, eq=False)
+class KeyCounts:
+    """Keys of the latest token that a screening layer decoded, B G each (int64).
+
+    `in_window` keys could be accepted, `read` of them were read in fp32, the others refused by a bound; `accepted` have
+    a weight above zero.
+    """
+
+    in_window: Tensor
+    read: Tensor
+    accepted: Tensor
+
+
 class LayerCache:
     """Cached keys and values of one layer. `spare` extra entries per ring allow `crop` to go back that far.
 
@@ -134,6 +147,12 @@ class LayerCache:
             )
         return self.prepared
 
+    def key_counts(self) -> KeyCounts | None:
+        """Keys that the latest query read and accepted; None if the compiled step did not decode it by screening."""
+        if self.prepared is None or not self.prepared.state[:, :, 0].any():
+            return None
+        return KeyCounts(*self.prepared.state[:, :, :3].clone().unbind(2))
+
     def _in_view(self, lengths: list[int]) -> tuple[int, list[int], list[int]]:
         """Visible entries of the longest row, and for each row the index of the first visible entry and their count."""
         # At least one column, which is masked while every row is empty: kernels need a key.
@@ -199,6 +218,7 @@ class LayerCache:
         if self.prepared is not None:
             tokens_B = self.prepared.tokens
             torch.minimum(tokens_B, torch.tensor(update.before), out=tokens_B)
+            self.prepared.state[:, :, :3] = 0  # these tokens are not counted
         device, tokens = self.offset_G.device, next(iter(new.values())).shape[2]
         if update.even:
             end = update.after[0] if update.after else 0
