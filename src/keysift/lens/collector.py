@@ -13,8 +13,10 @@ from torch import Tensor
 
 from keysift.lens.diagnostics import geometry, rows, sensitivity
 from keysift.lens.diagnostics.absolute_percentile import Calibration, Examples, brightness
+from keysift.lens.diagnostics.acceptance import AcceptanceCurves, per_head_scalar
 from keysift.lens.diagnostics.removal import removal_effect
 from keysift.lens.diagnostics.rows import Numbers
+from keysift.lens.diagnostics.sinks import SinkStatistics
 from keysift.lens.diagnostics.threshold import threshold
 from keysift.lens.head_statistics import LayerStatistics, bucket_of
 from keysift.lens.layer_view import Block, LayerView
@@ -37,11 +39,22 @@ class Collector:
         self.examples = Examples()
         self.text_offset = 0  # number of texts in earlier batches
         self.layers: dict[int, LayerStatistics] = {}
+        self.acceptance: dict[int, AcceptanceCurves] = {}
+        self._sinks: dict[int, SinkStatistics] = {}
 
     def visit(self, view: LayerView) -> None:
         statistics = self.layers.setdefault(view.layer, LayerStatistics(view.heads, self.buckets))
         threshold_H = threshold(view)
+        sinks = self._sinks.setdefault(view.layer, SinkStatistics(view.heads, view.call.v.shape[-1]))
+        curves = AcceptanceCurves.of(view) if self.calibration is not None else None
+        if curves is not None:
+            curves = self.acceptance.setdefault(view.layer, curves)
         for block in view.blocks():
+            sinks.add_outputs(block)
+            if curves is not None:
+                curves.add(block)
+            if block.first == 0:
+                sinks.add_values(block.all_values_HSV)
             numbers = rows.dispersion(block) | rows.mass_by_position(block) | rows.retained(block)
             if Promise.SUMS_TO_ONE in view.mechanism.holds:
                 numbers |= rows.focus(block)
@@ -60,6 +73,11 @@ class Collector:
             if len(selected):
                 block = block.select(selected)
                 statistics.add(self._expensive(block, view), bucket_of(block.n_HT))
+        statistics.whole |= {name: value_H.numpy() for name, value_H in sinks.numbers().items()}
+        for name, scalar in (("window", "effective_window"), ("acceptance", "acceptance")):
+            value = per_head_scalar(view, scalar)
+            if value is not None:
+                statistics.whole[name] = value.double().numpy()
 
     def _selected(self, block: Block) -> Tensor:
         """At most `sample` rows of each bucket, selected by position so that the block size has no effect."""

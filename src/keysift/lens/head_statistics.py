@@ -35,6 +35,7 @@ class LayerStatistics:
     sums: dict[str, Array] = field(default_factory=dict)
     counts: dict[str, Array] = field(default_factory=dict)
     moments: dict[str, Array] = field(default_factory=dict)  # H x (n, x, y, xx, xy)
+    whole: dict[str, Array] = field(default_factory=dict)  # H; numbers that are not means over rows
 
     def add(self, numbers: Numbers, bucket_HT: Tensor) -> None:
         """Add H x T numbers by name; NaN and infinity are ignored."""
@@ -87,7 +88,7 @@ def heads_of(layers: Mapping[int, LayerStatistics]) -> tuple[Head, ...]:
     """The heads of a record, in order."""
     heads = []
     for layer, statistics in sorted(layers.items()):
-        values = {name: statistics.mean(name) for name in statistics.sums} | _derived(statistics)
+        values = {name: statistics.mean(name) for name in statistics.sums} | _derived(statistics) | statistics.whole
         by_length = {name: statistics.by_length(name) for name in statistics.sums}
         if "spread" in by_length:
             by_length["reach"] = _focus_limit(by_length["spread"])

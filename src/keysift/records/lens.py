@@ -1,9 +1,10 @@
 """Record of an inspection: JSON with a format name and a version, read and written without torch.
 
-    {"format": "keysift-lens", "version": 1, "model": {...}, "texts": [...], "lengths": [[1, 1], [2, 3], ...],
-     "heads": [...], "tests": {...}, "swaps": [...], "findings": ["..."], "made": {...}}
+    {"format": "keysift-lens", "version": 2, "model": {...}, "texts": [...], "lengths": [[1, 1], [2, 3], ...],
+     "heads": [...], "tests": {...}, "swaps": [...], "findings": [{...}], "maps": [{...}], "made": {...}}
 
-docs/lens.md lists every field. A number that is undefined for a head is null.
+docs/lens-reference.md lists every field. A number that is undefined for a head is null. Version 1 had sentences as
+findings and no maps; it is read without its findings.
 """
 
 import json
@@ -16,8 +17,10 @@ from typing import Any, TypeVar
 from keysift.core import safe_json
 from keysift.core.disk import write_atomic
 from keysift.core.errors import DataError
+from keysift.records.lens_maps import TextMaps
 
-FORMAT, VERSION = "keysift-lens", 1
+FORMAT, VERSION = "keysift-lens", 2
+STORY = 5  # findings that open a report
 R = TypeVar("R")
 
 
@@ -58,6 +61,36 @@ class Head:
     def address(self) -> str:
         return f"layers.{self.layer}.heads.{self.head}"
 
+    @property
+    def label(self) -> str:
+        return f"L{self.layer}H{self.head}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """A query and one of its keys in a text, with their tokens."""
+
+    layer: int
+    head: int
+    text: int  # number of the text in the record
+    query: int
+    key: int
+    query_token: str
+    key_token: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One statement about a model: what was measured, what it means and what to try next."""
+
+    topic: str
+    sentence: str
+    meaning: str = ""
+    action: str = ""
+    heads: tuple[tuple[int, int], ...] = ()  # layer and head, the most telling first
+    pairs: tuple[Pair, ...] = ()
+    weight: float = 0.0  # importance; the story of a record consists of the largest
+
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
@@ -67,16 +100,23 @@ class Record:
     heads: tuple[Head, ...]
     tests: Mapping[str, Any] = field(default_factory=dict)
     swaps: tuple[Mapping[str, Any], ...] = ()
-    findings: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    maps: tuple[TextMaps, ...] = ()
     made: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return {"format": FORMAT, "version": VERSION, **plain(asdict(self))}
 
+    @property
+    def story(self) -> tuple[Finding, ...]:
+        """The findings to read first: three to five, the most important first."""
+        ordered = sorted(self.findings, key=lambda finding: -finding.weight)
+        return tuple(finding for finding in ordered if finding.weight > 0)[:STORY]
+
     def save(self, path: Path | str) -> None:
         write_atomic(Path(path), json.dumps(self.to_json(), separators=(",", ":"), allow_nan=False) + "\n")
 
-    def with_findings(self, findings: tuple[str, ...], **made: Any) -> "Record":
+    def with_findings(self, findings: tuple[Finding, ...], **made: Any) -> "Record":
         """A copy with findings and further provenance."""
         return replace(self, findings=findings, made={**self.made, **made})
 
@@ -115,8 +155,10 @@ def _read_json(path: Path | str) -> Any:
 def from_json(data: Any, name: str = "the record") -> Record:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise DataError(f'{name} is not a lens record; it must say "format": "{FORMAT}"')
-    if data.get("version") != VERSION:
-        raise DataError(f"{name} has version {data.get('version')!r}, this keysift reads {VERSION}; inspect again")
+    if data.get("version") == 1:
+        data = {**data, "findings": [], "maps": []}
+    elif data.get("version") != VERSION:
+        raise DataError(f"{name} has version {data.get('version')!r}, this keysift reads 1 to {VERSION}; inspect again")
     try:
         return Record(
             model=_read(ModelInfo, data["model"]),
@@ -125,7 +167,8 @@ def from_json(data: Any, name: str = "the record") -> Record:
             heads=tuple(_head(head) for head in data["heads"]),
             tests=data["tests"],
             swaps=tuple(data["swaps"]),
-            findings=tuple(data["findings"]),
+            findings=tuple(_finding(finding) for finding in data["findings"]),
+            maps=tuple(TextMaps.from_json(maps) for maps in data["maps"]),
             made=data["made"],
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -136,6 +179,15 @@ def _read(cls: type[R], data: Mapping[str, Any]) -> R:
     known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
     return cls(
         **{key: tuple(value) if isinstance(value, list) else value for key, value in data.items() if key in known}
+    )
+
+
+def _finding(data: Mapping[str, Any]) -> Finding:
+    finding = _read(Finding, data)
+    return replace(
+        finding,
+        heads=tuple((int(layer), int(head)) for layer, head in finding.heads),
+        pairs=tuple(_read(Pair, pair) for pair in data["pairs"]),
     )
 
 

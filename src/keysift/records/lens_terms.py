@@ -4,7 +4,7 @@ published      as a paper states it
 reconstructed  from a paper's prose and proofs, because its display formulas were not available; checked numerically
 ours           defined here
 
-The order of the table is the order in pages, terminal tables and docs/lens.md.
+The order of the table is the order in pages, terminal tables and docs/lens-reference.md.
 """
 
 import re
@@ -65,6 +65,26 @@ TERMS = {
     ),
     "own_mass": Term("own mass", "share of the mass on the query's own key"),
     "previous_mass": Term("previous mass", "share of the mass on the key before the query"),
+    "duplicate_mass": Term(
+        "duplicate-token mass",
+        "share of the mass on the earlier copy of the query's token, on a random sequence that is read twice",
+        PUBLISHED,
+        excerpt=True,
+    ),
+    "induction_mass": Term(
+        "induction mass",
+        "share of the mass on the token after the earlier copy of the query's token, on the same sequence",
+        PUBLISHED,
+        excerpt=True,
+    ),
+    "first_value_norm": Term(
+        "value norm of the first token", "length of the first token's value / mean length of the others", excerpt=True
+    ),
+    "output_rank": Term(
+        "output rank",
+        "effective rank of the head's outputs: (sum of eigenvalues)^2 / sum of their squares; 1 is one direction",
+        excerpt=True,
+    ),
     "row_mass": Term(
         "row mass", "sum of the weights of a row; 1 for softmax, any value otherwise", compared=True, excerpt=True
     ),
@@ -102,6 +122,11 @@ TERMS = {
         "distance to threshold", "mean score minus the score from which keys are accepted", compared=True
     ),
     "threshold_margin": Term("threshold margin", "largest score of a row minus the threshold"),
+    "refused_margin": Term(
+        "best refused key", "threshold minus the largest score of a refused key: how far it is from being accepted"
+    ),
+    "window": Term("window", "tokens after which every key has weight zero; null if there is no end", excerpt=True),
+    "acceptance": Term("acceptance", "width r of the accepted cosines (1 - r, 1]", excerpt=True),
     "recall": Term(
         "separability",
         "separability: share of the N largest-weight keys that are nearer to their sum s than any other key",
@@ -275,7 +300,7 @@ def _escape_pipes(text: str) -> str:
 
 
 def markdown() -> str:
-    """The table of docs/lens.md."""
+    """The table of docs/lens-reference.md."""
     rows = (table_row(f"`{name}`", _escape_pipes(known.meaning), known.origin) for name, known in TERMS.items())
     return "\n".join((*table_head("name", "meaning", "origin"), *rows))
 

@@ -24,6 +24,8 @@ class Args:
     """Files, folders, globs or sources as for keysift train --data, - for standard input, or the text itself."""
     out: Annotated[Path | None, tyro.conf.arg(aliases=("-o",))] = None
     """Write a self-contained HTML report here."""
+    details: bool = False
+    """Print every finding and a line of diagnostics for each head."""
     json: bool = False
     """Print the record as JSON."""
     record: Path | None = None
@@ -84,7 +86,7 @@ def run(args: Args) -> None:
     if args.json:
         print_json(record.to_json())
         return
-    show(record)
+    show(record, details=args.details)
 
 
 def _write_maps(path: Path, subject: "LensModel", text: str, tokens: int | None, name: str, *, command: str) -> None:
@@ -94,18 +96,41 @@ def _write_maps(path: Path, subject: "LensModel", text: str, tokens: int | None,
     write_atomic(path, json.dumps(to_dict(maps), separators=(",", ":"), allow_nan=False) + "\n")
 
 
-def show(record: "Record") -> None:
-    """Print a line for each head, the losses and the findings."""
-    from rich.markup import escape
-
+def show(record: "Record", *, details: bool = False) -> None:
+    """Print the findings that matter and the heads by kind; with `details` all findings and a line for each head."""
     from keysift.cli.flags.texts import describe_text
+    from keysift.cli.terminal.output import console
+    from keysift.core.terminal import escape_line
+    from keysift.records.head_kinds import ALL_KINDS
+
+    out, model = console(), record.model
+    out.print(escape_line(f"{model.name}: {model.family}, {model.parameters:,} parameters, {len(record.heads)} heads"))
+    for text in record.texts:
+        out.print(describe_text(text))
+    for number, finding in enumerate(record.findings if details else record.story, 1):
+        out.print(f"\n{number}. {finding.sentence}")
+        out.print(f"   {finding.meaning}", style="dim")
+        out.print(f"   Try: {finding.action}")
+    if not details:
+        left = len(record.findings) - len(record.story)
+        out.print(f"\n{left} more findings and a table of all heads: --details, or the page of -o report.html")
+    out.print("\nHeads by kind")
+    for kind in ALL_KINDS:
+        labels = [head.label for head in record.heads if kind.name in head.kinds]
+        if labels:
+            out.print(f"   {kind.name}: {', '.join(labels)}")
+    named = sum(bool(head.kinds) for head in record.heads)
+    out.print(f"   of no single kind: {len(record.heads) - named} of {len(record.heads)}")
+    if details:
+        _show_heads(record)
+
+
+def _show_heads(record: "Record") -> None:
     from keysift.cli.terminal.output import console, table
     from keysift.core.number import number
-    from keysift.core.terminal import escape_line
     from keysift.records.lens_terms import columns
 
-    model = record.model
-    lines = table(escape(escape_line(f"{model.name}: {model.family}, {model.parameters:,} parameters")))
+    lines = table()
     for column in ("layer", "head", "kind", *(heading for _, heading in columns())):
         # On a small terminal the kinds give way, never a number.
         lines.add_column(column, justify="left" if column == "kind" else "right", no_wrap=column != "kind")
@@ -113,9 +138,4 @@ def show(record: "Record") -> None:
         values = (head.values.get(name) for name, _ in columns())
         cells = ("" if value is None else number(value) for value in values)
         lines.add_row(str(head.layer), str(head.head), ", ".join(head.kinds), *cells)
-    out = console()
-    out.print(lines)
-    for text in record.texts:
-        out.print(describe_text(text))
-    for finding in record.findings:
-        out.print(f"- {finding}")
+    console().print(lines)

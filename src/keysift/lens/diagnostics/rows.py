@@ -119,10 +119,14 @@ def accepted(block: Block) -> Numbers:
 
 
 def threshold_distance(block: Block, threshold_H: Tensor) -> Numbers:
-    """Mean and largest score of a row, minus the threshold above which keys are accepted."""
+    """Mean and largest score of a row, minus the threshold above which keys are accepted; and the best refused key."""
     above = block.scores_HTS - threshold_H[:, None, None]
     hidden = ~block.visible_HTS
+    # Keys outside a window are refused for their distance, not for their score.
+    refused = block.visible_HTS & (block.weights_HTS == 0) & (above <= 0)
+    best_refused = above.masked_fill(~refused, -math.inf).amax(-1)
     return {
+        "refused_margin": torch.where(best_refused.isfinite(), -best_refused, math.nan),
         "threshold_distance": above.masked_fill(hidden, 0).sum(-1) / block.n_HT,
         "threshold_margin": above.masked_fill(hidden, -math.inf).amax(-1),
     }

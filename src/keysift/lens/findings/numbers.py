@@ -1,0 +1,63 @@
+"""Numbers and names that findings share."""
+
+from collections.abc import Iterable, Sequence
+
+from keysift.records.lens import Head, Record
+
+NAMED = 4  # heads that a sentence names
+
+
+def mean(heads: Iterable[Head], name: str) -> float | None:
+    """Mean of a diagnostic over the heads that have it."""
+    values = [value for head in heads if (value := head.values.get(name)) is not None]
+    return sum(values) / len(values) if values else None
+
+
+def largest(heads: Iterable[Head], name: str) -> list[Head]:
+    """The heads that have a diagnostic, the largest value first."""
+    known = [head for head in heads if head.values.get(name) is not None]
+    return sorted(known, key=lambda head: -(head.values[name] or 0.0))
+
+
+def value(head: Head, name: str) -> float:
+    """A diagnostic that the head has."""
+    number = head.values[name]
+    assert number is not None
+    return number
+
+
+def places(heads: Iterable[Head]) -> tuple[tuple[int, int], ...]:
+    return tuple((head.layer, head.head) for head in heads)
+
+
+def names(heads: Sequence[Head]) -> str:
+    """L0H1, L2H3 and 5 more."""
+    labels = [head.label for head in heads]
+    if len(labels) <= NAMED + 1:
+        return labels[0] if len(labels) == 1 else f"{', '.join(labels[:-1])} and {labels[-1]}"
+    return f"{', '.join(labels[:NAMED])} and {len(labels) - NAMED} more"
+
+
+def count(heads: int, verb: str) -> str:
+    """1 head falls, 3 heads fall."""
+    return f"{heads} head {verb}s" if heads == 1 else f"{heads} heads {verb}"
+
+
+def percent(share: float) -> str:
+    """Whole percents; one digit below 10%."""
+    return f"{100 * share:.0f}%" if share >= 0.1 or share == 0 else f"{100 * share:.1f}%"
+
+
+def rounded(keys: float) -> str:
+    """Two digits: an extrapolation has no more."""
+    return f"{float(f'{keys:.2g}'):,.0f}" if keys < 1e6 else f"{keys:.0e}".replace("e+0", "e").replace("e+", "e")
+
+
+def accepts(record: Record) -> list[Head]:
+    """Heads that accept keys by a threshold: no question about shares of a fixed mass applies to them."""
+    return [head for head in record.heads if head.values.get("threshold_margin") is not None]
+
+
+def shares_mass(record: Record) -> list[Head]:
+    """Heads without a threshold: a weight depends on the competing keys."""
+    return [head for head in record.heads if head.values.get("threshold_margin") is None]
