@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from keysift.core.markdown import table_head, table_row
 from keysift.core.terminal import escape_text
-from keysift.lens.comparison import comparison
 from keysift.records.lens import Record, load_all
+from keysift.records.lens_comparison import comparison
 
 
 def markdown(records: Sequence[Record]) -> str:

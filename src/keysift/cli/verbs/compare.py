@@ -46,13 +46,13 @@ def run(args: Args) -> None:
         make_folder_of(args.out)
     from keysift.cli.terminal.output import print_json
     from keysift.cli.terminal.progress import ProgressBar
-    from keysift.lens.diagnostics.pairs import pairs
     from keysift.lens.inspection import inspect
     from keysift.lens.model import encode_text
     from keysift.web.inspect.page import inspect_page
 
     subjects = [open_subject(where) for where in args.models]
-    first = [encode_text(subject, name, text, args.tokens) for subject in subjects]
+    for subject in subjects:
+        encode_text(subject, name, text, args.tokens)
     records = []
     for subject in subjects:
         with ProgressBar() as bar:
@@ -61,8 +61,7 @@ def run(args: Args) -> None:
             )
         records.append(record)
     if args.out is not None:
-        stored = [pairs(subject, ids) for subject, ids in zip(subjects, first, strict=True)]
-        write_atomic(args.out, inspect_page(records, stored))
+        write_atomic(args.out, inspect_page(records))
     if args.json:
         print_json([record.to_json() for record in records])
         return
@@ -77,7 +76,7 @@ def show(records: "list[Record]") -> None:
     from keysift.cli.terminal.output import console, table
     from keysift.core.number import number
     from keysift.core.terminal import escape_line
-    from keysift.lens.comparison import comparison
+    from keysift.records.lens_comparison import comparison
 
     lines = table()
     lines.add_column("mean over heads")

@@ -57,14 +57,13 @@ def run(args: Args) -> None:
     from keysift.cli.flags.command_line import command_line
     from keysift.cli.terminal.output import print_json
     from keysift.cli.terminal.progress import ProgressBar
-    from keysift.lens.diagnostics.pairs import pairs
     from keysift.lens.inspection import inspect
     from keysift.lens.model import encode_text
     from keysift.web.inspect.page import inspect_page
 
     subject = open_subject(args.model)
     name, text = next(iter(texts.items()))
-    first = encode_text(subject, name, text, args.tokens)
+    encode_text(subject, name, text, args.tokens)  # a text that is too long fails before the work starts
     if args.maps is not None:
         _write_maps(args.maps, subject, text, args.tokens, name, command=command_line("inspect", args))
     with ProgressBar() as bar:
@@ -77,12 +76,13 @@ def run(args: Args) -> None:
             tests=not args.diagnostics_only,
             each_head=args.each_head,
             swap=args.swap,
+            maps=args.out is not None or args.record is not None,
             progress=bar.update,
         )
     if args.record is not None:
         record.save(args.record)
     if args.out is not None:
-        write_atomic(args.out, inspect_page([record], [pairs(subject, first)]))
+        write_atomic(args.out, inspect_page([record]))
     if args.json:
         print_json(record.to_json())
         return

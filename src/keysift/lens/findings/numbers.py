@@ -3,14 +3,9 @@
 from collections.abc import Iterable, Sequence
 
 from keysift.records.lens import Head, Record
+from keysift.records.lens_comparison import mean as mean
 
 NAMED = 4  # heads that a sentence names
-
-
-def mean(heads: Iterable[Head], name: str) -> float | None:
-    """Mean of a diagnostic over the heads that have it."""
-    values = [value for head in heads if (value := head.values.get(name)) is not None]
-    return sum(values) / len(values) if values else None
 
 
 def largest(heads: Iterable[Head], name: str) -> list[Head]:

@@ -1,33 +1,29 @@
-// Comparison of several models on the same texts: one row per diagnostic, one column per model.
+// Several models on one page: numbers side by side, findings that differ, heads matched by behaviour.
 
 function drawCompare() {
-  byId("compare").hidden = RECORDS.length < 2;
-  if (RECORDS.length < 2) return;
-  /** @type {(title: string, values: (number | null | undefined)[]) => HTMLElement} */
-  const line = (title, values) => {
-    const cells = values.map((value) => html("td", { class: "figure" }, formatValue(value)));
-    return html("tr", {}, html("th", { scope: "row" }, title), ...cells);
-  };
-  const terms = comparedTerms(RECORDS.map((r) => r.heads));
-  const rows = [
-    line("loss, bits per byte", RECORDS.map(meanBits)),
-    line(`loss, nats per token${sameTokens() ? "" : " (different tokenizers: not comparable)"}`, RECORDS.map(meanLoss)),
-    ...terms.map((name) => line(term(name).title, RECORDS.map((r) => meanValue(r.heads, name)))),
-    line("dilution exponent", RECORDS.map((r) => meanExponent(r.tests.dilution))),
-    line("loss without the key of largest weight", RECORDS.map((r) => r.tests.leave_out?.brightest)),
-    line("fewest keys within 5% of the loss", RECORDS.map((r) => r.tests.functional?.deletion.smallest["0.05"])),
-  ];
-  const top = html("tr", {}, html("th", {}), ...RECORDS.map((r) => html("th", { scope: "col" }, r.model.name)));
-  byId("compared").replaceChildren(html("thead", {}, top), html("tbody", {}, ...rows));
+  const { records, rows, matches } = CONTENT;
+  byId("compare").hidden = records.length < 2;
+  if (records.length < 2) return;
+  const names = records.map((r) => r.model.name);
+  const table = createTable(["mean over heads", ...names], rows.map(([title, values]) => [title, ...values.map((v) => v ?? "–")]), "models side by side");
+  const stories = records.map((r, model) =>
+    html("div", {}, html("h3", {}, r.model.name), html("ul", {}, storyOf(r).map((f) => html("li", {}, f.sentence, " ", ...f.heads.slice(0, 3).map(([l, h]) => headChip(model, l, h)))))),
+  );
+  byId("compared").replaceChildren(table, html("div", { class: "split" }, stories), matchTable(matches));
 }
 
-/** Whether all models split the texts into the same number of tokens of an equally large vocabulary. */
-function sameTokens() {
-  const tokens = RECORDS.map((r) => [r.model.vocabulary, ...r.texts.map((text) => text.tokens)].join());
-  return new Set(tokens).size === 1;
+/** @type {(matches: Match[]) => HTMLElement} */
+function matchTable(matches) {
+  const rows = matches.map((m) => {
+    const first = { model: 0, map: 0, layer: m.head[0], head: m.head[1] };
+    const second = { model: m.model, map: 0, layer: m.other[0], head: m.other[1] };
+    const both = html("button", { type: "button", class: "chip", onclick: () => ((view.other = second), showHead(first, true)) }, "side by side");
+    return [headChip(0, ...m.head), CONTENT.records[m.model].model.name, headChip(m.model, ...m.other), m.distance, kindsOf(first), kindsOf(second), both];
+  });
+  const titles = ["head", "model", "most similar head", "distance", "kind", "its kind", ""];
+  const note = "Heads are matched by where their attention goes: mass on the first, previous and own token, copies, spread and largest weight. Distance 0 is identical behaviour.";
+  return folded("Heads matched by behaviour", html("p", {}, note), createTable(titles, rows, "matched heads"));
 }
 
-/** @type {(test: DilutionTest | undefined) => number | null} */
-function meanExponent(test) {
-  return mean((test?.heads ?? []).map((head) => head.exponent).filter((exponent) => exponent !== null));
-}
+/** @type {(place: Place) => string} */
+const kindsOf = (place) => headAt(place)?.kinds.join(", ") || "–";

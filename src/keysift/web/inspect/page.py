@@ -1,42 +1,83 @@
 """Page of an inspection: one HTML file made from lens records; it loads no model and fetches nothing."""
 
+import base64
+import json
+import math
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keysift.core.terminal import escape_text
-from keysift.records.head_kinds import MEANINGS
-from keysift.records.lens import Record
+from keysift.records.head_kinds import ALL_KINDS
+from keysift.records.lens import STORY, Record, plain
+from keysift.records.lens_comparison import comparison, matches
 from keysift.records.lens_terms import in_order, term
 from keysift.web.shared.page import script_page
 
-STYLES = ("inspect/inspect.css",)
+STYLES = ("inspect/inspect.css", "inspect/map.css")
 SCRIPTS = (
     "shared/number.js",
     "shared/elements.js",
-    "inspect/data.js",
-    "inspect/overview.js",
-    "inspect/head.js",
-    "inspect/tests.js",
+    "inspect/decode.js",
+    "inspect/state.js",
+    "inspect/colours.js",
+    "inspect/story.js",
+    "inspect/thumbnails.js",
+    "inspect/map.js",
+    "inspect/query.js",
+    "inspect/absolute.js",
+    "inspect/topics.js",
     "inspect/compare.js",
+    "inspect/export.js",
     "inspect/main.js",
 )
 
 
-def inspect_page(records: Sequence[Record], pairs: Sequence[Mapping[str, Any] | None] | None = None) -> str:
-    """Return the page of one record, or of several to compare.
-
-    `pairs` holds the stored queries of each record (keysift.lens.diagnostics.pairs), or None where a record has none.
-    """
+def inspect_page(records: Sequence[Record]) -> str:
+    """Return the page of one record, or of several to compare."""
     values = [head.values for record in records for head in record.heads]
     values += [head["values"] for record in records for swap in record.swaps for head in swap["heads"]]
     names = in_order({name for head_values in values for name in head_values})
+    content = {
+        "records": [_shown(record) for record in records],
+        "story": STORY,
+        "terms": {name: {field: getattr(term(name), field) for field in _TERM_FIELDS} for name in names},
+        "kinds": [
+            {
+                "name": kind.name,
+                "meaning": kind.meaning,
+                "score": kind.score,
+                "limit": kind.limit if math.isfinite(kind.limit) else None,
+            }
+            for kind in ALL_KINDS
+        ],
+        "matches": plain(matches(records)) if len(records) > 1 else [],
+        "rows": plain(comparison(records)) if len(records) > 1 else [],
+    }
+    packed = zlib.compress(json.dumps(content, separators=(",", ":"), allow_nan=False).encode(), 9)
     data = {
-        "records": [_escaped(record.to_json()) for record in records],
-        "pairs": [_escaped_tokens(stored) for stored in (pairs or [None] * len(records))],
-        "terms": {name: vars(term(name)) for name in names},
-        "kinds": MEANINGS,
+        "content": base64.b64encode(packed).decode(),
+        "arrays": [[dict(maps.arrays) for maps in record.maps] for record in records],
     }
     return script_page("inspect/page.html", styles=STYLES, scripts=SCRIPTS, data=data)
+
+
+_TERM_FIELDS = ("title", "meaning", "origin", "compared")
+
+
+def _shown(record: Record) -> dict[str, Any]:
+    """A record as JSON without packed arrays, and without the curves of diagnostics that no table shows."""
+    data = record.to_json()
+    for maps in data["maps"]:
+        del maps["arrays"]
+    for head in data["heads"]:
+        head["by_length"] = {name: row for name, row in head["by_length"].items() if _has_curve(name)}
+    shown: dict[str, Any] = _escaped(data)
+    return shown
+
+
+def _has_curve(name: str) -> bool:
+    return term(name).compared or term(name).column is not None
 
 
 def _escaped(value: Any) -> Any:
@@ -46,8 +87,3 @@ def _escaped(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {escape_text(key): _escaped(item) for key, item in value.items()}
     return [_escaped(item) for item in value] if isinstance(value, list) else value
-
-
-def _escaped_tokens(pairs: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Apply `_escaped` to the tokens only: the other entries are packed numbers."""
-    return None if pairs is None else {**pairs, "tokens": _escaped(pairs["tokens"])}

@@ -1,5 +1,5 @@
 // Types of the inspection page; read by the type checker only, never part of the page.
-// Records have the schema of keysift.records.lens, stored queries that of keysift.lens.diagnostics.pairs.
+// Records have the schema of keysift.records.lens, maps that of keysift.records.lens_maps.
 
 type Values = Record<string, number | null | undefined>;
 interface HeadRecord {
@@ -13,55 +13,79 @@ interface Term {
   title: string;
   meaning: string;
   origin: string;
-  [field: string]: any;
+  compared?: boolean;
+}
+interface Kind {
+  name: string;
+  meaning: string;
+  score: string;
+  limit: number | null;
+}
+interface Pair {
+  layer: number;
+  head: number;
+  text: number;
+  query: number;
+  key: number;
+  query_token: string;
+  key_token: string;
+}
+interface Finding {
+  topic: string;
+  sentence: string;
+  meaning: string;
+  action: string;
+  heads: [number, number][];
+  pairs: Pair[];
+  weight: number;
 }
 interface Swap {
   mechanism: string;
   losses: Record<string, number>;
   heads: HeadRecord[];
 }
+type Rule = "softmax" | "absolute" | "other";
+interface MapHead {
+  layer: number;
+  head: number;
+  rule: Rule;
+  mechanism: string;
+  threshold: number | null;
+  window: number | null;
+  acceptance: number | null;
+}
+interface MapRecord {
+  text: number;
+  swap: string | null;
+  tokens: string[];
+  pool: number;
+  queries: number[];
+  keys: number;
+  heads: MapHead[];
+}
 interface InspectionRecord {
-  model: { name: string; family: string; parameters: number; vocabulary: number; heads: number[] };
+  model: { name: string; family: string; parameters: number; vocabulary: number; heads: number[]; mechanisms: string[] };
   texts: { name: string; tokens: number; loss: number; bits_per_byte: number | null; beginning: string }[];
-  findings: string[];
+  findings: Finding[];
   lengths: [number, number][];
   heads: HeadRecord[];
   swaps: Swap[];
+  maps: MapRecord[];
   /** Results by the name of the test; empty if the tests were left out. */
   tests: {
-    absolute_percentile?: PercentileTest;
+    absolute_percentile?: { tokens: number; levels: number[]; scores: Record<string, number[][]>; best: Record<string, number[][]> };
+    acceptance?: { widths: number[]; heads: { layer: number; head: number; acceptance: number; passing: number[]; empty: number[] }[] };
     leave_out?: LeaveOutTest;
-    dilution?: DilutionTest;
-    nothing_relevant?: NothingRelevantTest;
+    dilution?: { span: number; added: number[]; heads: { layer: number; head: number; exponent: number | null; focus: number[] }[] };
+    nothing_relevant?: { span: number; heads: { layer: number; head: number; with: MassByPlace; without: MassByPlace }[] };
     functional?: FunctionalTest;
   };
-}
-interface PercentileTest {
-  /** Scores at `levels` by layer and head. */
-  scores: Record<string, number[][]>;
-  levels: number[];
-  only_relatively_bright: {
-    layer: number;
-    head: number;
-    query: number;
-    query_token: string;
-    key: number;
-    key_token: string;
-    weight: number;
-    percentile: number;
-    among_best: number;
-  }[];
 }
 interface LeaveOutTest {
   loss: number;
   brightest: number;
   first: number;
   layers: { layer: number; brightest: number; brightest_output: number; first: number; first_output: number }[];
-}
-interface DilutionTest {
-  span: number;
-  added: number[];
-  heads: { layer: number; head: number; exponent: number | null; focus: number[] }[];
 }
 interface MassByPlace {
   span: number;
@@ -71,10 +95,6 @@ interface MassByPlace {
   elsewhere: number;
   largest: number;
 }
-interface NothingRelevantTest {
-  span: number;
-  heads: { layer: number; head: number; with: MassByPlace; without: MassByPlace }[];
-}
 type Smallest = Record<string, number | null>;
 interface FunctionalTest {
   tokens: number;
@@ -82,41 +102,43 @@ interface FunctionalTest {
   renormalised: { smallest: Smallest };
   heads?: { layer: number; head: number; deletion: Smallest; renormalised: Smallest }[];
 }
-interface StoredPairs {
-  tokens: string[];
-  queries: number[];
-  keys: number;
-  heads: { layer: number; head: number; removal: Removal; seen: number[]; keys: string; scores: string; weights: string }[];
+interface Content {
+  records: InspectionRecord[];
+  story: number;
+  terms: Record<string, Term>;
+  kinds: Kind[];
+  matches: Match[];
+  rows: [string, (number | null)[]][];
 }
-/** How the other weights react when a key is removed. */
-type Removal = "share" | "nothing" | "unknown";
-interface DecodedPairs {
-  removal: Removal;
-  seen: number[];
-  keys: Int32Array;
-  scores: Float32Array;
-  weights: Float32Array;
+/** Heads of the first model and the most similar head of another. */
+interface Match {
+  model: number;
+  head: [number, number];
+  other: [number, number];
+  distance: number;
 }
-interface StoredKey {
+/** Key of a query: exact if it is one of the stored keys. */
+interface KeyValue {
   key: number;
   score: number;
   weight: number;
+  exact: boolean;
 }
-interface QueryRow {
-  keys: StoredKey[];
-  removal: Removal;
-  seen: number;
+type Mode = "weight" | "score" | "absolute";
+interface Place {
+  model: number;
+  map: number;
+  layer: number;
+  head: number;
 }
-interface PageData {
-  records: InspectionRecord[];
-  pairs: (StoredPairs | null)[];
-  terms: Record<string, Term>;
-  kinds: Record<string, string>;
+interface View extends Place {
+  query: number;
+  key: number | null;
+  removed: Set<number>;
+  mode: Mode;
+  other: Place | null;
+  /** Acceptance width of the slider; null is the learned one. */
+  width: number | null;
 }
-interface Scale {
-  share: (value: number) => number;
-  low: number | null;
-  high: number | null;
-  log: boolean;
-}
+type Rgb = [number, number, number];
 type Cell = string | number | null | undefined | Node;

@@ -1,13 +1,29 @@
-"""The rows of a table that compares models by their records: means over heads, and the experiments. No torch."""
+"""Compare models by their lens records: means over heads, experiments, and heads matched by behaviour. No torch."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from keysift.core.statistics import sample
-from keysift.lens.findings import mean
-from keysift.records.lens import Record
+from keysift.records.lens import Head, Record
 from keysift.records.lens_terms import compared
 
 Row = tuple[str, list[float | None]]  # title, one value per record
+# What a head does with its attention: shares of the mass, all between 0 and 1.
+BEHAVIOUR = (
+    "first_mass",
+    "previous_mass",
+    "own_mass",
+    "duplicate_mass",
+    "induction_mass",
+    "effective_share",
+    "largest_weight_without_first",
+)
+
+
+def mean(heads: Iterable[Head], name: str) -> float | None:
+    """Mean of a diagnostic over the heads that have it."""
+    values = [value for head in heads if (value := head.values.get(name)) is not None]
+    return sum(values) / len(values) if values else None
 
 
 def comparison(records: Sequence[Record]) -> list[Row]:
@@ -21,6 +37,31 @@ def comparison(records: Sequence[Record]) -> list[Row]:
         *((title, [value(record) if record.tests else None for record in records]) for title, value in _EXPERIMENTS),
     ]
     return [(title, values) for title, values in rows if any(value is not None for value in values)]
+
+
+def matches(records: Sequence[Record]) -> list[dict[str, object]]:
+    """For each head of the first record, the most similar head of each other record.
+
+    The distance is the root mean square of the differences of BEHAVIOUR, over the diagnostics that both heads have.
+    """
+    found: list[dict[str, object]] = []
+    for number, other in enumerate(records[1:], 1):
+        for head in records[0].heads:
+            distance, best = min(
+                ((_distance(head.values, candidate.values), candidate) for candidate in other.heads),
+                key=lambda pair: pair[0],
+            )
+            if math.isfinite(distance):
+                places = {"head": [head.layer, head.head], "other": [best.layer, best.head]}
+                found.append({"model": number, **places, "distance": distance})
+    return found
+
+
+def _distance(first: Mapping[str, float | None], second: Mapping[str, float | None]) -> float:
+    squares = [
+        (x - y) ** 2 for name in BEHAVIOUR if (x := first.get(name)) is not None and (y := second.get(name)) is not None
+    ]
+    return math.sqrt(sum(squares) / len(squares)) if squares else math.inf
 
 
 def _same_tokens(records: Sequence[Record]) -> bool:
