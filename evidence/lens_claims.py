@@ -216,7 +216,7 @@ def markdown(record: Record) -> str:
         *table_head("claim", "measured", "verdict"),
         *(table_row(*row) for row in claims(record)),
         "",
-        *(f"- {sentence}" for sentence in findings(record)),
+        *(f"- {finding.sentence}" for finding in findings(record)),
     ]
     return "\n".join(lines)
 

@@ -15,7 +15,7 @@ from keysift.records.lens_terms import TERMS, in_excerpt, listed_name
 
 
 def excerpt(record: Record) -> Record:
-    """The same record with fewer diagnostics, without calibration tables and without the heads of swaps."""
+    """The same record with fewer diagnostics, without maps, calibration tables and the heads of swaps."""
     heads = tuple(
         replace(
             head,
@@ -26,7 +26,7 @@ def excerpt(record: Record) -> Record:
     )
     tests = {name: result for name, result in record.tests.items() if name != "absolute_percentile"}
     swaps = tuple({"mechanism": swap["mechanism"], "losses": swap["losses"], "heads": []} for swap in record.swaps)
-    return replace(record, heads=heads, tests=tests, swaps=swaps)
+    return replace(record, heads=heads, tests=tests, swaps=swaps, maps=())
 
 
 if __name__ == "__main__":

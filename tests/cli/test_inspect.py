@@ -60,7 +60,7 @@ def test_json_of_keysift_and_transformers_models(
 
 def test_table_output(ours: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(LINE.encode())))
-    assert call("inspect", str(ours), "--text", "-", "--tokens", "20") == 0
+    assert call("inspect", str(ours), "--text", "-", "--tokens", "20", "--details") == 0
     out = capsys.readouterr().out
     assert re.search(r"^ +1 +2 ", out, re.MULTILINE)
     assert "standard input: 20 tokens" in out
@@ -190,7 +190,7 @@ def test_compare(ours: Path, theirs: Path, tmp_path: Path, capsys: pytest.Captur
     rows = {line.rsplit(maxsplit=2)[0].strip(): line.split()[-2:] for line in out.splitlines()}
     assert "loss, bits per byte" in rows
     assert "loss, nats per token (different tokenizers: not comparable)" in rows
-    assert "Side by side" in report.read_text()
+    assert "Models side by side" in report.read_text()
     assert call("compare", str(ours), str(theirs), "--text", WORDS, "--json") == 0
     assert [from_json(item).model.name for item in json.loads(capsys.readouterr().out)] == ["tiny", "llama"]
     with refuses("compare needs two models or more, got 1; for one use keysift inspect"):

@@ -70,7 +70,9 @@ def test_accepted_keys_and_their_distance_to_the_threshold() -> None:
                 "refuses_all": float(not (a > 0).any()),
                 "threshold_distance": x.mean() - 0.5,
                 "threshold_margin": x.max() - 0.5,
+                "refused_margin": 0.5 - x[x <= 0.5].max() if (x <= 0.5).any() else np.nan,
             },
+            nan_ok=True,
             **CLOSE,
         )
         refused += not (a > 0).any()

@@ -1,25 +1,21 @@
 """The experiments on relative relevance, on heads with known answers."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from keysift.kernels.weigh import weigh
-from keysift.lens import findings
 from keysift.lens.diagnostics import absolute_percentile as percentile
 from keysift.lens.diagnostics import removal
 from keysift.lens.experiments import dilution, leave_out, top_keys
 from keysift.lens.experiments import nothing_relevant as nothing
 from keysift.lens.experiments.swap import swap_mechanism
-from keysift.lens.inspection import inspect
 from keysift.lens.layer_view import LayerView
 from keysift.lens.model import TextSet, losses
 from keysift.lens.unrelated_text import unrelated_tokens
 from tests.lens.cases import every_row, layer_view
-from tests.lens.models import LINE, multiscreen, planted, transformer
+from tests.lens.models import LINE, planted, transformer
 from tests.refusals import refuses
 
 IDS = list(LINE.encode())
@@ -299,38 +295,3 @@ def test_unsupported_swaps_raise() -> None:
     ):
         with refuses(f"cannot weigh this model's scores: {reason}"):
             swap_mechanism(case, name)
-
-
-def test_findings_of_a_record() -> None:
-    model = transformer(("softmax", "relu_exp"))
-    with planted(model):
-        record = inspect(model, [LINE], swap=["sparsemax"], each_head=True)
-    text = "\n".join(record.findings)
-    assert "sink (more than half of the attention goes to the first key" in text
-    assert "4 threshold" in text
-    assert "4 heads give some keys exactly zero weight" in text
-    assert "would not stand out in unrelated text" in text
-    assert f"the loss from {record.texts[0].loss:.3f} to" in text
-    assert "With sparsemax on the same scores, without retraining, the loss is" in text
-    assert len(record.swaps[0]["heads"]) == 8
-    assert set(record.tests) == {"absolute_percentile", "leave_out", "dilution", "nothing_relevant", "functional"}
-    plain = inspect(multiscreen(), [LINE], tests=False)
-    assert not plain.tests
-    assert "exactly zero weight" in plain.findings[-1]
-
-
-def test_focus_that_ends_within_the_text_is_not_extrapolated() -> None:
-    record = inspect(transformer(), [LINE], tests=False)
-    length = record.texts[0].tokens
-
-    def sentence(*ends: float | None) -> str:
-        heads = [
-            replace(head, values={**head.values, "reach": length, "focus_until": end})
-            for head, end in zip(record.heads, (*ends, *[None] * len(record.heads)), strict=False)
-        ]
-        return findings._focus(replace(record, heads=heads))
-
-    assert sentence(1.0, 1e5).endswith("beyond about 100,000 tokens (extrapolated).")
-    assert "1 head loses it as the context grows (L0H1)" in sentence(1.0, 1e5)
-    assert "the first beyond about 4,000 tokens, half of them beyond 4,000" in sentence(4e3, 1e5)
-    assert "No head is losing this ability" in sentence(1.0)

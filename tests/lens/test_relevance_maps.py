@@ -78,7 +78,8 @@ def test_inspect_writes_maps(
     tmp_path: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("keysift.hub.lens_model.open_model", lambda where: transformer())
-    inspect_command(parse(["inspect", "model", "--text", LINE, "--tokens", "8", "--maps", f"{tmp_path}/maps.json"]))
+    out = ["--details", "--maps", f"{tmp_path}/maps.json"]
+    inspect_command(parse(["inspect", "model", "--text", LINE, "--tokens", "8", *out]))
     with open(f"{tmp_path}/maps.json") as file:
         maps = from_dict(RelevanceMaps, json.load(file))
     assert (len(maps.tokens), maps.text) == (8, "text 1")

@@ -8,7 +8,7 @@ from keysift.lens.inspection import inspect
 from keysift.records.lens_terms import TERMS, columns, compared, in_order, listed_name, table_name, term
 from tests.lens.models import LINE, multiscreen, transformer
 
-DOCS = Path(__file__).parents[2] / "docs" / "lens.md"
+DOCS = Path(__file__).parents[2] / "docs" / "lens-reference.md"
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ triangle row by row, Q stored queries, K keys):
     key_at        uint32   H Q K  positions of the top keys; NO_KEY where a row has fewer
     score_at      float32  H Q K
     weight_at     float32  H Q K  missing if the weights are softmax
-    rest          float32  H Q    log of the sum of exp(score) over visible keys that are not stored; softmax only
+    rest          float32  H Q    log of the sum of exp(score - largest stored score) over the other visible keys
     seen          uint32   H Q    number of visible keys
 """
 

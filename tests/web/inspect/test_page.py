@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from keysift.lens.diagnostics.pairs import Pairs, pairs
 from playwright.sync_api import Page
 
 from keysift.cli.main import main
-from keysift.lens.diagnostics.pairs import Pairs, pairs
 from keysift.lens.diagnostics.removal import weights_without
 from keysift.lens.inspection import inspect
 from keysift.lens.layer_view import LayerView

@@ -1,8 +1,8 @@
 """Distance and separability: what the largest-weight keys of a row contribute, and whether they stand apart.
 
-Definitions of arXiv:2508.17821 and arXiv:2609.37879, partly reconstructed from prose (docs/lens.md says which). x_i are
-the head's value vectors, y_i = alpha_i x_i, I the N largest-weight keys of the n visible ones, s = sum over I of y_i,
-D_i = |y_i - s|.
+Definitions of arXiv:2508.17821 and arXiv:2609.37879, partly reconstructed from prose (docs/lens-reference.md says
+which). x_i are the head's value vectors, y_i = alpha_i x_i, I the N largest-weight keys of the n visible ones,
+s = sum over I of y_i, D_i = |y_i - s|.
 
     distance    d = sum over i not in I of D_i
     bound       B max |x_i - x_j| + max over I of |x_j| (A (n - N) - B),   A and B sums of alpha_i in and outside I

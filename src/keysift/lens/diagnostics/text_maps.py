@@ -109,7 +109,9 @@ class MapCollector:
             torch.nn.functional.pad(torch.where(shown, x.gather(-1, keys), 0.0), missing)
             for x in (scores, block.weights_HTS)
         )
-        return at, score, weight, torch.logsumexp(others, dim=-1), block.n_HT
+        # Relative to the largest stored score, because an fp32 number near 20 is only known to 1e-6.
+        largest = torch.where(shown, scores.double().gather(-1, keys), -math.inf).amax(-1)
+        return at, score, weight, torch.logsumexp(others, dim=-1) - largest.nan_to_num(neginf=0.0), block.n_HT
 
     def maps(self, text: int, swap: str | None = None) -> TextMaps:
         """The record of the visited layers."""

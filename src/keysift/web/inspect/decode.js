@@ -63,11 +63,12 @@ class TextMap {
     const keys = [];
     for (let i = row * count; i < (row + 1) * count; i++)
       if (key_at[i] !== NO_KEY) keys.push({ key: key_at[i], score: score_at[i], weight: softmax ? 0 : weight_at[i], exact: true });
+    const other = rest[row] + Math.max(...keys.map((k) => k.score));
     if (softmax) {
-      const total = logSum([...keys.map((k) => k.score), rest[row]]);
+      const total = logSum([...keys.map((k) => k.score), other]);
       for (const k of keys) k.weight = Math.exp(k.score - total);
     }
-    return { keys, rest: rest[row], seen: seen[row] };
+    return { keys, rest: other, seen: seen[row] };
   }
 
   /**
