@@ -22,7 +22,7 @@ from keysift.records.lens_maps import LEVELS, NO_KEY, MapHead, TextMaps, pack
 
 CODES = 1_300_000
 EXACT, MOST_EXACT = 80_000, 450_000  # exact keys of all heads: at least, and at most if a text has many queries
-LEAST_KEYS, MOST_KEYS = 4, 64
+LEAST_KEYS, MOST_KEYS = 4, 256
 Arrays = dict[str, npt.NDArray[np.generic]]
 _TYPES = {np.dtype(np.uint8): "uint8", np.dtype(np.uint32): "uint32", np.dtype(np.float32): "float32"}
 
