@@ -13,7 +13,8 @@ from keysift.core.markdown import table_head, table_row
 from keysift.core.statistics import power_law_exponent
 from keysift.core.terminal import escape_text
 from keysift.lens.diagnostics import critical_n as critical
-from keysift.lens.findings import findings, mean
+from keysift.lens.findings.all_findings import findings
+from keysift.lens.findings.numbers import mean
 from keysift.records.lens import Record, load
 
 TOP_KEYS = (1, 2, 4, 8, 16, 32, 64)

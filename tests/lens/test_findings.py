@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from keysift.lens.findings import findings
+from keysift.lens.findings.all_findings import findings
 from keysift.lens.inspection import inspect
 from keysift.records.lens import Finding, Record
 from tests.lens import hand_made

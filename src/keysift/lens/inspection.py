@@ -22,7 +22,7 @@ from keysift.lens.experiments.nothing_relevant import nothing_relevant
 from keysift.lens.experiments.repeated_tokens import repeated_tokens
 from keysift.lens.experiments.swap import swap_mechanism
 from keysift.lens.experiments.top_keys import top_keys
-from keysift.lens.findings import findings
+from keysift.lens.findings.all_findings import findings
 from keysift.lens.head_statistics import heads_of
 from keysift.lens.layer_view import CELLS, LayerView
 from keysift.lens.model import LensModel, Progress, TextSet, bits_per_byte, encode_text, losses, no_progress
