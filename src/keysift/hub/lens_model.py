@@ -43,7 +43,7 @@ class TransformersModel:
         )
 
     def encode(self, text: str) -> list[int]:
-        with _quiet():
+        with quiet():
             ids: list[int] = self.tokenizer(text)["input_ids"]
         return ids
 
@@ -88,7 +88,7 @@ def open_transformers_model(where: str) -> TransformersModel:
         options, source = {"local_files_only": not _reachable()}, where
     # Run nothing that comes with a model: no remote code, no pickle.
     options["trust_remote_code"] = False
-    with _quiet():
+    with quiet():
         try:
             config = transformers.AutoConfig.from_pretrained(source, **options)
             _check_config(config, where)
@@ -209,7 +209,7 @@ def _transformers() -> Any:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Silence the progress bars and length warnings of transformers while it loads and tokenizes."""
     from transformers.utils import logging as theirs
 

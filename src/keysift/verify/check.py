@@ -42,7 +42,7 @@ def check(mechanism: Mechanism) -> MechanismCheck:
         mechanism=mechanism.name,
         promises=(*(_promise(mechanism, promise) for promise in Promise), *_promises_of_rule(mechanism)),
         gradients=_gradients(mechanism),
-        backends=tuple(_backend(mechanism, backend) for backend in BACKENDS.names() if backend != "dense"),
+        backends=tuple(check_backend(mechanism, backend) for backend in BACKENDS.names() if backend != "dense"),
     )
 
 
@@ -94,7 +94,7 @@ def _gradients(mechanism: Mechanism) -> tuple[CheckLine, ...]:
     )
 
 
-def _backend(mechanism: Mechanism, backend: str) -> CheckLine:
+def check_backend(mechanism: Mechanism, backend: str) -> CheckLine:
     """Agreement of a backend with the definition, or its reason for declining."""
     sizes = []
     for queries, keys in QUERIES_AND_KEYS:

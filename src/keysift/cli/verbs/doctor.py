@@ -1,4 +1,4 @@
-"""Show versions, hardware and backends, with the reason for each backend that is not usable."""
+"""Show versions, hardware and backends, with the reason for each backend that is not usable; check the installation."""
 
 import os
 import platform
@@ -7,14 +7,17 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from keysift.core import threads
-from keysift.core.config import config
-from keysift.core.terminal import styled
+from keysift.core.config import config, to_dict
+from keysift.core.errors import UnsupportedError
+from keysift.core.terminal import escape_line, styled
 
 _PACKAGES = ("keysift", "torch", "numpy", "safetensors", "tyro", "rich")
 
 
 @config
 class Args:
+    check: bool = False
+    """Test the installation: kernels, 20 training steps, generation, a page, installed extras. Takes a minute."""
     json: bool = False
     """Print JSON."""
 
@@ -23,9 +26,35 @@ def run(args: Args) -> None:
     from keysift.cli.terminal import output
 
     report = examine()
+    if args.check:
+        report["checks"] = _check(show=not args.json)
     if args.json:
         output.print_json(report)
-        return
+    elif not args.check:
+        _print(report)
+    failed = [check["name"] for check in report.get("checks", ()) if check["passed"] is False]
+    if failed:
+        raise UnsupportedError(
+            f"{len(failed)} of {len(report['checks'])} checks failed: {', '.join(failed)}; "
+            f"install keysift again; if that does not help, report it with the output of keysift doctor --check --json"
+        )
+
+
+def _check(*, show: bool) -> list[dict[str, Any]]:
+    from keysift.cli.installation import Check, check_installation
+    from keysift.cli.terminal import output
+
+    def print_check(check: Check) -> None:
+        state = {True: ("passed", "green"), False: ("failed", "red"), None: ("not run", "yellow")}[check.passed]
+        line = styled(state, f"  {check.name} ({check.seconds:.1f} s)\n    {escape_line(check.detail)}")
+        output.console().print(line, soft_wrap=True)
+
+    return [to_dict(check) for check in check_installation(print_check if show else lambda check: None)]
+
+
+def _print(report: dict[str, Any]) -> None:
+    from keysift.cli.terminal import output
+
     console = output.console()
     for name, value in report["versions"].items():
         console.print(f"{name:<12} {value or 'not installed'}", soft_wrap=True)
