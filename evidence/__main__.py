@@ -1,6 +1,8 @@
 """Run studies and write their pages: python -m evidence run|repeat|pages|table|headline."""
 
 import sys
+from dataclasses import field
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +11,7 @@ import tyro
 from evidence.headline import headline
 from evidence.pages import render, table
 from evidence.study import ROOT, find_studies, read_study
+from keysift.cli.flags.place import Place
 from keysift.core.config import config
 from keysift.core.errors import ConfigError, KeysiftError, TrainingError
 from keysift.core.terminal import escape_text
@@ -25,7 +28,10 @@ class Run:
     runs_dir: Path | None = None
     """Where run directories are written; sweeps/STUDY by default."""
     processes: int = 1
-    """Runs at a time; they share the cores."""
+    """Runs at a time here; they share the cores."""
+    place: Place = field(default_factory=Place)
+    cores: int = 1
+    """Cores per run on Ray."""
     quiet: bool = False
     """Show no progress."""
 
@@ -102,7 +108,16 @@ def run(command: Run) -> None:
         raise ConfigError(f"--processes must be at least 1, got {command.processes}")
     study = read_study(ROOT / command.study)
     runs_dir = command.runs_dir or Path("sweeps") / study.name
-    records, outcomes = run_study(study, runs_dir, processes=command.processes, show=not command.quiet, log=_print)
+    run_missing = partial(run_study, study, runs_dir, show=not command.quiet, log=_print)
+    if command.place.on == "ray":
+        from keysift.data.cluster import connect
+        from keysift.sweep.on_ray import RayLauncher
+
+        with connect(command.place.address) as ray:
+            launcher = RayLauncher(ray, runs_dir, cores=command.cores)
+            records, outcomes = run_missing(launcher=launcher)
+    else:
+        records, outcomes = run_missing(processes=command.processes)
     for record in records.values():
         loss = "" if record.val_loss is None else f", validation loss {record.val_loss:.4f}"
         accuracy = "" if record.accuracy is None else f", accuracy {record.accuracy:.4f}"

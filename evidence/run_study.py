@@ -19,6 +19,7 @@ from keysift.core.errors import ConfigError, TrainingError
 from keysift.models.architecture import DEFAULT_ARCHS
 from keysift.runs.layout import is_run_directory
 from keysift.sweep.drive import Outcome, sweep
+from keysift.sweep.launch import Launcher
 from keysift.train.config import TrainConfig, flatten
 
 
@@ -29,7 +30,13 @@ def non_default_settings(config: TrainConfig) -> dict[str, Any]:
 
 
 def run_study(
-    study: Study, runs_dir: Path, *, processes: int, show: bool = True, log: Callable[[str], None]
+    study: Study,
+    runs_dir: Path,
+    *,
+    processes: int = 1,
+    launcher: Launcher | None = None,
+    show: bool = True,
+    log: Callable[[str], None],
 ) -> tuple[dict[str, RunRecord], list[Outcome]]:
     """All records by name, and the outcomes of the runs trained now.
 
@@ -62,7 +69,7 @@ def run_study(
         missing = {name: config for name, config in runs.items() if name not in records}
         if missing:
             save = lambda outcome: record(outcome.name, runs[outcome.name], {})  # noqa: E731
-            outcomes.extend(sweep(missing, runs_dir, processes=processes, show=show, on_end=save))
+            outcomes.extend(sweep(missing, runs_dir, processes=processes, launcher=launcher, show=show, on_end=save))
         return all(name in records for name in runs)
 
     score = partial(run_score, records, plan)

@@ -12,7 +12,7 @@ import pytest
 
 from keysift.cli.demos.text import numbered
 from keysift.cli.main import _main, parse
-from keysift.cli.verbs import demo
+from keysift.cli.verbs import demo, doctor
 from keysift.kernels.weigh import weigh
 from keysift.mechanisms import MECHANISMS
 from keysift.mechanisms.spec import Promise
@@ -84,10 +84,39 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_doctor_lists_missing_packages(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from keysift.cli.verbs import doctor
-
     monkeypatch.setattr(doctor, "_PACKAGES", ("no-such-package",))
     assert "no-such-package not installed" in keysift(capsys, "doctor")
+
+
+@pytest.mark.slow
+def test_doctor_checks_the_installation(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A wrong kernel, a loss that does not fall and a missing browser are reported; the other checks still run."""
+    from keysift.cli import installation
+    from keysift.verify import check
+
+    monkeypatch.setattr(installation, "MECHANISMS", ("screening",))
+    monkeypatch.setattr(installation, "_hub", lambda folder: "not imported here, because that takes seconds")
+    lines = keysift(capsys, "doctor", "--check").splitlines()
+    assert [line.split()[0] for line in lines[::2]] == ["passed"] * 6
+    assert "screening_cpu" in lines[1]
+    assert "agree with keysift" in lines[7]
+
+    def disagrees(mechanism: object, backend: str) -> check.CheckLine:
+        return check.CheckLine(name=backend, stated="agrees", observed="disagrees", correct=False, example="off by 1")
+
+    monkeypatch.setattr(check, "check_backend", disagrees)
+    monkeypatch.setattr(installation, "_BROWSERS", ("no-such-browser",))
+    monkeypatch.setattr(installation, "STEPS", 1)
+    with refuses("screening_cpu: off by 1"):
+        installation._kernels(tmp_path)
+    with refuses("no browser found"):
+        installation._page(tmp_path)
+    with refuses("2 of 6 checks failed: kernels agree with the definition, a model trains"):
+        doctor.run(doctor.Args(check=True))
+    states = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()[::2]]
+    assert states == ["failed", "failed", "passed", "not run", "passed", "passed"]
 
 
 def test_demo_marks_changed_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,6 +33,11 @@ def test_files_are_valid(schema: str, tmp_path: Path) -> None:
     assert validate(schema, wrong).returncode == 1
 
 
+def test_workflows_say_that_they_were_never_run() -> None:
+    for file in SCHEMAS["vendor.github-workflows"]:
+        assert "never run by the authors" in file.read_text(), file.name
+
+
 def test_the_version_has_a_changelog_entry_and_is_the_cited_one() -> None:
     heading, date = re.findall(r"^## (\S+) \((\S+)\)$", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[0]
     citation = (ROOT / "CITATION.cff").read_text()

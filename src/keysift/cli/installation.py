@@ -65,8 +65,7 @@ def _kernels(folder: Path) -> str:
 
     lines = [check_backend(ALL.find(name), backend) for name in MECHANISMS for backend in BACKENDS.names()]
     wrong = [f"{line.name}: {line.example}" for line in lines if not line.correct]
-    if wrong:
-        raise DisagreementError("; ".join(wrong))
+    _require(not wrong, "; ".join(wrong))
     agreeing = sorted({line.name for line in lines if line.observed == "agrees"})
     return f"{', '.join(MECHANISMS)} on {', '.join(agreeing)}"
 
@@ -94,9 +93,9 @@ def _train(folder: Path) -> str:
     )
     train(config, folder / "run", show=False)
     losses = summary(folder / "run").losses
-    if len(losses) != STEPS or not losses[-1] < losses[0]:
-        raise DisagreementError(f"after {len(losses)} steps the loss is {losses[-1]:.3f}, at first {losses[0]:.3f}")
-    return f"loss {losses[0]:.3f} to {losses[-1]:.3f}"
+    change = f"loss {losses[0]:.3f} to {losses[-1]:.3f}"
+    _require(len(losses) == STEPS and losses[-1] < losses[0], f"{change} in {len(losses)} steps")
+    return change
 
 
 def _generate(folder: Path) -> str:
@@ -124,8 +123,7 @@ def _page(folder: Path) -> str:
     page = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
     seen = re.search(r'<p id="checked"[^>]*>([^<]*)', page)
     sentence = seen[1] if seen else "the page did not check its numbers"
-    if "agree with keysift" not in sentence:
-        raise DisagreementError(sentence)
+    _require("agree with keysift" in sentence, sentence)
     return sentence
 
 
@@ -149,6 +147,10 @@ def _hub(folder: Path) -> str:
         error = float(
             (MultiscreenForCausalLM.from_pretrained(folder / "run")(tokens).logits - model(tokens)).abs().max()
         )
-    if error != 0:
-        raise DisagreementError(f"logits in transformers differ by {error:.1e}")
+    _require(error == 0, f"logits in transformers differ by {error:.1e}")
     return "the same logits in transformers"
+
+
+def _require(correct: bool, problem: str) -> None:
+    if not correct:
+        raise DisagreementError(problem)

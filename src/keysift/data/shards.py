@@ -9,8 +9,9 @@ import json
 import os
 import shutil
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 
@@ -33,6 +34,7 @@ _BPE_TEXT = 2**28  # characters to train a BPE on
 
 
 CACHE = "KEYSIFT_CACHE"
+Encode = Callable[[Tokenizer, Iterable[list[str]]], Iterator[list[Ids]]]
 
 
 def cache_folder() -> Path:
@@ -89,13 +91,15 @@ def build(
     out: Path,
     *,
     workers: int | None = None,
+    encode: Encode | None = None,
     shard_tokens: int = SHARD_TOKENS,
     show: bool = True,
 ) -> Corpus:
     """Build the corpus `out`, or open it if it was built from the same source with the same tokenizer.
 
     `tokenizer` is a Tokenizer, `bytes`, a path, or `bpe:SIZE` to train one on the source. The default number of
-    `workers` is one process per core, and one for bytes, where moving text costs more than encoding it.
+    `workers` is one process per core, and one for bytes, where moving text costs more than encoding it. `encode`
+    replaces them: it gets the tokenizer and chunks of texts, and returns their token ids in order.
     """
     if shard_tokens < 1 or (workers is not None and workers < 1):
         raise RangeError(f"shard_tokens and workers must be at least 1, got {shard_tokens} and {workers}")
@@ -113,7 +117,7 @@ def build(
             with closing(Writer(folder, chosen, shard_tokens)) as writer, meter.live:
                 for note in source.notes:
                     meter.live.print(note)
-                for infos, ids in _encoded(source, chosen, workers):
+                for infos, ids in _encoded(source, chosen, encode or partial(encode_chunks, workers=workers)):
                     for info, tokens in zip(infos, ids, strict=True):
                         writer.add(info, tokens)
                     meter.advance(sum(info.size for info in infos), source.position)
@@ -195,7 +199,7 @@ def _tokenizer(tokenizer: str | Tokenizer, source: Source, show: bool) -> Tokeni
         return bpe.train(takewhile(lambda _: meter.done < _BPE_TEXT, texts), int(size))
 
 
-def _encoded(source: Source, tokenizer: Tokenizer, workers: int) -> Iterator[tuple[list[DocumentInfo], list[Ids]]]:
+def _encoded(source: Source, tokenizer: Tokenizer, encode: Encode) -> Iterator[tuple[list[DocumentInfo], list[Ids]]]:
     waiting: deque[list[DocumentInfo]] = deque()
 
     def texts() -> Iterator[list[str]]:
@@ -203,7 +207,7 @@ def _encoded(source: Source, tokenizer: Tokenizer, workers: int) -> Iterator[tup
             waiting.append([_info(document) for document in chunk])
             yield [document.text for document in chunk]
 
-    for ids in encode_chunks(tokenizer, texts(), workers):
+    for ids in encode(tokenizer, texts()):
         yield waiting.popleft(), ids
 
 

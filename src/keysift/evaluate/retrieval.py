@@ -28,6 +28,8 @@ from keysift.records.evaluation import AS_TRAINED, WINDOWS_EXPANDED, Cell, Retri
 from keysift.runs import machine
 
 Array = npt.NDArray[np.int64]
+# Measures cells of (length, depth, name of the setting, setting), and calls a function with each.
+MeasureCells = Callable[[Sequence[tuple[int, float, str, Inference]], Callable[[Cell], None]], None]
 
 
 def inference_settings(
@@ -57,20 +59,28 @@ def measure_retrieval(
     log_folder: Path | None = None,
     command: str = "",
     on_cell: Callable[[Cell], None] = lambda cell: None,
+    elsewhere: MeasureCells | None = None,
 ) -> Retrieval:
     """Measure the accuracy on the named task at each length, depth and setting.
 
     Finished cells are logged in `log_folder`; a later call with the same model and seed reads them from there.
+    `elsewhere` measures the other cells, in any order, and reports each; by default they are measured here.
     """
     start = time.monotonic()
     opened_task = find_task(task, measured.tokenizer, seed=seed, trained_on=measured.trained_on)
     check_memory(measured.model, lengths, settings.values())
     log = CellLog(log_folder, task, {"subject": to_dict(measured.subject), "seed": seed})
+    finished = [cell for cell in log.cells() if cell.total == instances]
 
     def finish(cell: Cell) -> None:
+        finished.append(cell)
         log.add(cell)
         on_cell(cell)
 
+    if elsewhere is not None:
+        known = {(cell.length, cell.depth, cell.setting) for cell in finished}
+        grid = [(length, depth, name) for length in lengths for depth in depths for name in settings]
+        elsewhere([(*place, settings[place[2]]) for place in grid if place not in known], finish)
     cells = accuracy_grid(
         measured.model,
         opened_task,
@@ -78,7 +88,7 @@ def measure_retrieval(
         depths=depths,
         settings=settings,
         instances=instances,
-        finished=log.cells(),
+        finished=finished,
         on_cell=finish,
     )
     return Retrieval(

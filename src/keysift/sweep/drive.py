@@ -1,9 +1,6 @@
-"""Drive the runs of a sweep. Each trains in its own process and can be resumed."""
+"""Drive the runs of a sweep. Each trains in its own process, here or on a cluster, and can be resumed."""
 
-import json
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,13 +9,13 @@ from typing import Any
 
 from keysift.core.disk import write_atomic
 from keysift.core.errors import ConfigError, DataError
-from keysift.core.threads import child_environment
 from keysift.records.runs import RunSummary
 from keysift.runs.directory import Run
 from keysift.runs.layout import DIAGNOSIS, METRICS, TRAIN, is_locked, is_run_directory, saved_step
 from keysift.runs.metrics import last
 from keysift.runs.summary import summary
 from keysift.sweep.board import Board
+from keysift.sweep.launch import Launcher, LocalLauncher, Process, config_file, log_file
 from keysift.train.config import TrainConfig, flatten
 from keysift.train.manifest import read_manifest
 from keysift.train.settings import read_toml, to_toml
@@ -44,11 +41,12 @@ def sweep(
     runs: dict[str, TrainConfig],
     out: Path,
     *,
-    processes: int,
+    processes: int = 1,
+    launcher: Launcher | None = None,
     show: bool = True,
     on_end: Callable[[Outcome], None] = lambda outcome: None,
 ) -> list[Outcome]:
-    """Train every run that is not finished, `processes` at a time. A diverged run counts as finished.
+    """Train every run that is not finished, `processes` at a time or as `launcher` says. Diverged runs are finished.
 
     `on_end` receives each finished run, including those that were finished before this call. A signal is forwarded to
     the active runs, which save and exit; the same call resumes them.
@@ -64,10 +62,9 @@ def sweep(
             on_end(outcomes[name])
     steps = max(config.steps or 0 for config in runs.values())
     board = Board(len(waiting), steps, show=show)
-    # Parallel runs share the free cores, unless the user sets the number of threads.
-    environment = child_environment(processes)
+    launcher = launcher or LocalLauncher(processes)
     with StopRequest() as stop, board.live:
-        for name, error in _run_all(waiting, runs, out, processes, environment, stop, board):
+        for name, error in _run_all(waiting, runs, out, launcher, stop, board):
             outcome = outcomes[name] = Outcome(name, _summary(out / name), error)
             run = outcome.summary
             position = "" if run is None or run.loss is None else f" at step {run.step}, loss {run.loss:.4f}"
@@ -81,17 +78,16 @@ def _run_all(
     waiting: list[str],
     runs: dict[str, TrainConfig],
     out: Path,
-    processes: int,
-    environment: dict[str, str],
+    launcher: Launcher,
     stop: StopRequest,
     board: Board,
 ) -> Iterator[tuple[str, str]]:
     """Yield the name of each run as it ends, with its error message if it failed."""
-    queue, active, forwarded = iter(waiting), dict[str, subprocess.Popen[bytes]](), False
+    queue, active, forwarded = iter(waiting), dict[str, Process](), False
     try:
         while True:
-            while not stop.requested and len(active) < processes and (name := next(queue, None)) is not None:
-                active[name] = _start(runs[name], out / name, environment)
+            while not stop.requested and len(active) < launcher.slots and (name := next(queue, None)) is not None:
+                active[name] = _start(runs[name], out / name, launcher)
             if not active:
                 return
             if stop.requested and not forwarded:
@@ -112,48 +108,33 @@ def _run_all(
     finally:
         for process in active.values():
             process.kill()
-            process.wait()
+        while any(process.poll() is None for process in active.values()):
+            time.sleep(_POLL)
 
 
-def _start(config: TrainConfig, path: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+def _start(config: TrainConfig, path: Path, launcher: Launcher) -> Process:
     changes: dict[str, Any] = {"steps": config.steps}
     if not is_run_directory(path):
-        write_atomic(_config_file(path), to_toml(config))
+        write_atomic(config_file(path), to_toml(config))
         changes["warmup"] = _warmup(config, path.parent)
-    # -P: do not import from the working directory, where the user may have a file such as numpy.py.
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "keysift.sweep.child",
-        str(_config_file(path)),
-        str(path),
-        json.dumps(changes),
-    ]
-    with _log(path).open("wb") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+    return launcher.start(config, path, changes)
 
 
 def _failure(code: int, path: Path) -> str:
     """The error message of an ended process; empty if it succeeded or the run diverged."""
     if code == 0 or (path / DIAGNOSIS).is_file():
         return ""
-    text = _log(path).read_text(encoding="utf-8", errors="replace").strip()
+    text = log_file(path).read_text(encoding="utf-8", errors="replace").strip()
     return text[-500:] or f"it ended with exit code {code}"
-
-
-def _log(path: Path) -> Path:
-    """The log file, next to the run directory, because a run may fail before its directory exists."""
-    return path.with_name(f"{path.name}.log")
 
 
 def _check_same_config(path: Path, config: TrainConfig) -> None:
     """Raise if the directory contains a run with another config, whose results would be taken for this one's."""
     if not is_run_directory(path):
         return
-    if not _config_file(path).is_file():
+    if not config_file(path).is_file():
         raise ConfigError(f"{path} was not made by a sweep; choose another --out")
-    stored, wanted = flatten(read_toml(_config_file(path))), flatten(config)
+    stored, wanted = flatten(read_toml(config_file(path))), flatten(config)
     for name in {**stored, **wanted}:
         if name != "steps" and stored.get(name) != wanted.get(name):
             raise ConfigError(
@@ -170,11 +151,6 @@ def _warmup(config: TrainConfig, out: Path) -> int | None:
         return config.warmup
     existing = [read_manifest(Run(path.parent)).config.warmup for path in sorted(out.glob(f"*/{TRAIN}"))]
     return existing[0] if existing else None
-
-
-def _config_file(path: Path) -> Path:
-    """The config file of a run, next to its directory."""
-    return path.with_name(f"{path.name}.toml")
 
 
 def _recover(path: Path) -> str:

@@ -101,6 +101,14 @@ def _require(size: float, what: str, remedy: str, world: World) -> None:
         )
 
 
+def memory_of_run(config: TrainConfig) -> int:
+    """Bytes that a process needs to train with this config: for a scheduler. Opens its data, which may tokenize it."""
+    world = World(0, 1, torch.device("cpu"))
+    vocab_size = open_source(config, world, show=False).tokenizer.vocab_size
+    check_countable(config, vocab_size, world)
+    return 2**29 + state_bytes(min_parameters(config.model, vocab_size), bool(config.ema))
+
+
 def estimate(config: TrainConfig, *, resume: Path | None = None, show: bool = True) -> dict[str, str]:
     """Describe what training with this config would cost, from a few steps of the real model on this machine.
 

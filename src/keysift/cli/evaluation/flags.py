@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from keysift.cli.flags.place import Place
 from keysift.core.config import config
 
 Model = Annotated[str, tyro.conf.Positional]
@@ -85,6 +86,7 @@ class Retrieval:
     seed: int = 0
     """Seed of the texts."""
     beyond: Beyond = field(default_factory=Beyond)
+    place: Place = field(default_factory=Place)
     output: Output = field(default_factory=Output)
 
 

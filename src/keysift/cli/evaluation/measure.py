@@ -1,7 +1,9 @@
 """The measurements of `keysift eval`: each calls one function and lays out its record as rows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from keysift.core.errors import ConfigError
 from keysift.evaluate.loss import measure_loss
 from keysift.evaluate.measured_model import open_measured_model
 from keysift.evaluate.positions import measure_positions
-from keysift.evaluate.retrieval import inference_settings, measure_retrieval
+from keysift.evaluate.retrieval import MeasureCells, inference_settings, measure_retrieval
 from keysift.evaluate.retrieval_tasks import default_lengths
 from keysift.evaluate.windows import measure_windows
 from keysift.nn.inference import Inference
@@ -44,7 +46,7 @@ def each_model(args: flags.Evaluation) -> list[flags.Evaluation]:
 
 def evaluate(args: flags.Evaluation) -> EvalResult:
     """Run the measurement that these flags describe."""
-    command = command_line(f"eval {type(args).__name__.lower()}", args, without=("output",))
+    command = command_line(f"eval {type(args).__name__.lower()}", args, without=("output", "place"))
     return _EVALUATIONS[type(args)](args, command)
 
 
@@ -98,7 +100,7 @@ def retrieval(args: flags.Retrieval, command: str) -> EvalResult:
     lengths = args.lengths or default_lengths(args.task, measured.subject.trained_length)
     settings = _settings(args.beyond)
     total, done = len(lengths) * len(args.depths) * len(settings), 0
-    with ProgressBar() as progress:
+    with ProgressBar() as progress, _elsewhere(args) as elsewhere:
 
         def on_cell(cell: Cell) -> None:
             nonlocal done
@@ -117,12 +119,26 @@ def retrieval(args: flags.Retrieval, command: str) -> EvalResult:
             log_folder=args.output.out or run_evals(args),
             command=command,
             on_cell=on_cell,
+            elsewhere=elsewhere,
         )
     rows = [
         to_dict(cell) | {"accuracy": cell.accuracy, "low": cell.interval[0], "high": cell.interval[1]}
         for cell in record.cells
     ]
     return EvalResult(args.task, record, rows, _title(record.subject), draw=figures.retrieval(record))
+
+
+@contextmanager
+def _elsewhere(args: flags.Retrieval) -> Iterator[MeasureCells | None]:
+    """What measures the cells on Ray; None if they are measured here."""
+    if args.place.on == "here":
+        yield None
+        return
+    from keysift.data.cluster import connect
+    from keysift.sweep.on_ray import measure_cells
+
+    with connect(args.place.address) as ray:
+        yield partial(measure_cells, ray, args.model, args.task, instances=args.instances, seed=args.seed)
 
 
 def windows(args: flags.Windows, command: str) -> EvalResult:

@@ -1,11 +1,15 @@
 """Build a tokenized corpus, or show one."""
 
+from dataclasses import field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
+from keysift.cli.flags.place import Place
 from keysift.core.config import config
+from keysift.core.errors import ConfigError
 from keysift.core.terminal import escape_line
 
 
@@ -21,6 +25,7 @@ class Build:
     """bytes, bpe:SIZE to train a tokenizer on the text, or the path of a tokenizer."""
     workers: int | None = None
     """Tokenizer processes; by default one for bytes, otherwise one per core."""
+    place: Place = field(default_factory=Place)
     json: bool = False
     """Print JSON."""
 
@@ -49,7 +54,17 @@ def run(args: Args) -> None:
 
     do = args.do
     if isinstance(do, Build):
-        corpus, share = build(do.source, do.tokenizer, do.out, workers=do.workers), None
+        if do.place.on == "ray":
+            from keysift.data.cluster import connect
+            from keysift.data.ray_workers import encode_chunks
+
+            if do.workers is not None:
+                raise ConfigError("--workers is for processes here; on Ray, the cores of the cluster decide")
+            with connect(do.place.address) as ray:
+                corpus = build(do.source, do.tokenizer, do.out, encode=partial(encode_chunks, ray))
+        else:
+            corpus = build(do.source, do.tokenizer, do.out, workers=do.workers)
+        share = None
     else:
         corpus, share = open_corpus(do.corpus, verify="always"), do.val_fraction
     index = corpus.index

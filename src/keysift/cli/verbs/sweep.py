@@ -7,6 +7,7 @@ from typing import Annotated
 import tyro
 
 from keysift.cli.flags.model_choice import Choice, chosen_model
+from keysift.cli.flags.place import Place
 from keysift.core.config import config
 from keysift.core.errors import ConfigError, TrainingError
 from keysift.train.config import TrainConfig
@@ -21,7 +22,10 @@ class Args:
     each: tuple[str, ...] = ()
     """List of settings, crossed with the grid, e.g. --each "arch=multiscreen psi=4" "arch=transformer width=64" """
     processes: int = 1
-    """Runs to train in parallel; they share the cores."""
+    """Runs to train in parallel here; they share the cores."""
+    place: Place = field(default_factory=Place)
+    cores: int = 1
+    """Cores per run on Ray."""
     quiet: bool = False
     """Show no progress."""
     choice: Choice = field(default_factory=Choice)
@@ -34,6 +38,8 @@ def defaults(argv: list[str]) -> Args:
 
 
 def run(args: Args) -> None:
+    if args.place.on == "ray" and args.processes != 1:
+        raise ConfigError("--processes is for runs here; on Ray, --cores says how many cores a run uses")
     if args.processes < 1:
         raise ConfigError(f"processes must be at least 1, got {args.processes}")
     if not args.over and not args.each:
@@ -48,7 +54,15 @@ def run(args: Args) -> None:
     from keysift.sweep.drive import sweep
     from keysift.web.report.sweep_page import sweep_page
 
-    outcomes = sweep(planned, args.out, processes=args.processes, show=not args.quiet)
+    if args.place.on == "ray":
+        from keysift.data.cluster import connect
+        from keysift.sweep.on_ray import RayLauncher
+
+        with connect(args.place.address) as ray:
+            launcher = RayLauncher(ray, args.out, cores=args.cores)
+            outcomes = sweep(planned, args.out, launcher=launcher, show=not args.quiet)
+    else:
+        outcomes = sweep(planned, args.out, processes=args.processes, show=not args.quiet)
     runs = {outcome.name: outcome.summary for outcome in outcomes if outcome.summary is not None}
     results = [
         {"run": outcome.name, "state": outcome.state}
