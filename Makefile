@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo check test test-hub soak fuzz bench docs evidence clean sanitize aarch64 wheel test-wheel
+.PHONY: setup demo check test test-hub soak fuzz bench docs evidence clean sanitize aarch64 wheel test-wheel test-scale
 
 setup: $(READY)
 
@@ -48,6 +48,12 @@ test-hub:
 		$$venv/bin/python -m pip install --quiet --upgrade --constraint $$venv/constraints.txt --editable '.[dev,lm,trl]' "$$version" || exit 1; \
 		$$venv/bin/python -m pytest -q tests/hub || exit 1; \
 	done
+
+# Tests on a Ray cluster of several nodes on this machine, some of which are killed; and estimates of memory against
+# measured peaks. `make test` skips the former if Ray (240 MB) is not installed.
+test-scale: $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt ray
+	$(BIN)/python -m pytest -q -n 0 tests/scale
 
 # Long fault tests: 30 random kills; a kill before every file-system change of training, saving, corpus building and
 # sweeps, with concurrent readers; removed guards; faults in several processes. `make test` runs a short version.

@@ -17,7 +17,7 @@ _PASSED_ON = ("KEYSIFT_CACHE", "KEYSIFT_PLUGINS")
 
 @contextmanager
 def connect(address: str | None) -> Iterator[Any]:
-    """Connect to the cluster at `address` or $RAY_ADDRESS, or start Ray on this machine. Yields the module `ray`."""
+    """Connect to the cluster at `address`, $RAY_ADDRESS or on this machine, or start Ray. Yields the module `ray`."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # reports nothing
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # leave CUDA_VISIBLE_DEVICES alone
     try:

@@ -45,7 +45,7 @@ class RayLauncher:
 
     def start(self, config: TrainConfig, path: Path, changes: dict[str, Any]) -> Process:
         needed = self._resources(config)
-        task = self._ray.remote(_train_run).options(max_calls=1, max_retries=_RETRIES, **needed)
+        task = self._ray.remote(max_calls=1, max_retries=_RETRIES, **needed)(_train_run)  # a new process for each run
         path = path.resolve()
         return _Task(self._ray, task.remote(str(path), json.dumps(changes), os.getcwd()), log_file(path))
 

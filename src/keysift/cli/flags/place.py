@@ -11,7 +11,7 @@ class Place:
     on: Literal["here", "ray"] = "here"
     """Where the work runs: in processes here, or as tasks of a Ray cluster (extra [ray])."""
     address: str | None = None
-    """Address of the Ray cluster; by default $RAY_ADDRESS, or Ray started on this machine."""
+    """Address of the Ray cluster; by default $RAY_ADDRESS, the cluster running on this machine, or a new one."""
 
     def __post_init__(self) -> None:
         if self.address is not None and self.on != "ray":

@@ -55,11 +55,11 @@ def run(args: Args) -> None:
     do = args.do
     if isinstance(do, Build):
         if do.place.on == "ray":
+            if do.workers is not None:
+                raise ConfigError("--workers is for processes here; on Ray, the cores of the cluster decide")
             from keysift.data.cluster import connect
             from keysift.data.ray_workers import encode_chunks
 
-            if do.workers is not None:
-                raise ConfigError("--workers is for processes here; on Ray, the cores of the cluster decide")
             with connect(do.place.address) as ray:
                 corpus = build(do.source, do.tokenizer, do.out, encode=partial(encode_chunks, ray))
         else:
