@@ -18,6 +18,7 @@ from keysift.core.errors import DisagreementError, UnsupportedError
 MECHANISMS = ("screening", "softmax", "softpick", "entmax15")
 STEPS = 20
 _TEXT = "the quick brown fox jumps over the lazy dog. " * 20
+_WAIT = "--virtual-time-budget=5000"  # the page compares its numbers after it is drawn
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -118,7 +119,7 @@ def _page(folder: Path) -> str:
     browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
     if browser is None:
         raise UnsupportedError(f"no browser found ({', '.join(_BROWSERS)}); the page was written, but not opened")
-    flags = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking")
+    flags = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", _WAIT)
     command = [browser, *flags, f"--user-data-dir={folder / 'browser'}", "--dump-dom", file.as_uri()]
     page = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
     seen = re.search(r'<p id="checked"[^>]*>([^<]*)', page)
