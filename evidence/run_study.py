@@ -64,8 +64,6 @@ def run_study(
 
     def train_missing(runs: Runs) -> bool:
         """Train runs without a record. Returns whether all are recorded."""
-        for name in runs.keys() & records.keys():
-            require_same_settings(records[name], non_default_settings(runs[name]), study.records)
         missing = {name: config for name, config in runs.items() if name not in records}
         if missing:
             save = lambda outcome: record(outcome.name, runs[outcome.name], {})  # noqa: E731
@@ -74,6 +72,9 @@ def run_study(
 
     score = partial(run_score, records, plan)
     required = required_runs(study, score)
+    for name, config in {**required.choosing, **required.deciding}.items():
+        if name in records:
+            require_same_settings(records[name], non_default_settings(config), study.records)
     while not required.choosing.keys() <= records.keys() or not required.deciding.keys() <= records.keys():
         # Deciding runs are known once their model has chosen, so a pass may find new ones.
         if not train_missing(required.choosing):

@@ -167,16 +167,19 @@ def test_compiles(name: str) -> None:
 
 def test_operators_pass_opcheck() -> None:
     q, k, v = (torch.randn(1, 2, 6, 4, requires_grad=True) for _ in range(3))
-    sink = torch.zeros(2, requires_grad=True)
+    sink = torch.zeros(1, 2, 1, requires_grad=True)
     factor = torch.ones(1, 2, 6, 1, requires_grad=True)
-    for inputs in (
-        (q, k, v, sink, None, None, None, None, 0, True, 0, 0, 0.5),
-        (q, k, v, None, None, None, torch.zeros(1, 1, 6, 6), None, 0, False, 0, 0, 0.5),
-        (q, k, v, sink, None, None, None, None, 0, True, 2, 1, 0.5),
-        (q, k, v, sink, None, None, None, torch.ones(2), 0, True, 2, 0, 0.5),
-        (q, k, v, None, factor, None, None, None, 0, True, 2, 1, 0.5),
+    settings = dict.fromkeys(("sink", "rest", "factor", "segments", "mask", "slopes"))
+    common = {**settings, "offset": 0, "causal": True, "window": 0, "kept": 0, "scale": 0.5}
+    for changes in (
+        {"sink": sink},
+        {"mask": torch.zeros(1, 1, 6, 6), "causal": False},
+        {"sink": sink, "window": 2, "kept": 1},
+        {"sink": sink, "slopes": torch.ones(2), "window": 2},
+        {"factor": factor, "window": 2, "kept": 1},
+        {"sink": sink, "rest": torch.randn(2, 1, 4, requires_grad=True)},
     ):
-        torch.library.opcheck(softmax_operators._softmax_attention, inputs)
+        torch.library.opcheck(softmax_operators._softmax_attention, (q, k, v), {**common, **changes})
 
 
 def test_no_saved_tensor_grows_with_queries_times_keys() -> None:

@@ -22,9 +22,9 @@ from tests.train.processes import environment, finish, start, write_config
 @pytest.fixture(scope="module")
 def config(corpus: Path) -> TrainConfig:
     """The learning rate of the paper. One and two processes use the same micro-batches, so only rounding may differ."""
-    fields = {"context": 16, "batch_tokens": 64, "micro_tokens": 32, "save_every": 25, "val_sequences": 4}
+    fields = {"context": 16, "batch_tokens": 64, "micro_tokens": 32, "save_every": 15, "val_sequences": 4}
     return TrainConfig(
-        model=MultiscreenArch.psi(2), data=str(corpus), steps=50, warmup=3, sample_tokens=4, ema=0.9, **fields
+        model=MultiscreenArch.psi(2), data=str(corpus), steps=30, warmup=3, sample_tokens=4, ema=0.9, **fields
     )  # type: ignore[arg-type]
 
 
@@ -40,10 +40,10 @@ def single_process_run(config: TrainConfig, tmp_path_factory: pytest.TempPathFac
 def test_two_processes_match_one(config: TrainConfig, single_process_run: Path, tmp_path: Path, strategy: str) -> None:
     run, file = tmp_path / "run", write_config(config, tmp_path / "config.toml")
     flags = ("--strategy", strategy)
-    finish(start("--config", file, "--out", run, "--steps", 20, *flags, processes=2))
+    finish(start("--config", file, "--out", run, "--steps", 12, *flags, processes=2))
     # Saved by two processes, resumed by one, then by two again.
-    finish(start("--resume", run, "--steps", 35, "--strategy", "none"))
-    finish(start("--resume", run, "--steps", 50, *flags, processes=2))
+    finish(start("--resume", run, "--steps", 21, "--strategy", "none"))
+    finish(start("--resume", run, "--steps", 30, *flags, processes=2))
     assert losses(run) == pytest.approx(losses(single_process_run), abs=1e-5)
     ours, theirs = keysift.load(run).state_dict(), keysift.load(single_process_run).state_dict()
     for name in theirs:
