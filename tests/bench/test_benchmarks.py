@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from keysift.bench import contestants, decode, overhead, tokenization, train
+from keysift.bench import contestants, decode, overhead, search, timing, tokenization, train
 from keysift.cli.main import _main
 from keysift.core.errors import DisagreementError, TrainingError
 from keysift.data.corpus import Corpus
 from keysift.records.bench import Result
+from tests.machine import needs_kernel
 from tests.refusals import refuses
 
 
@@ -98,6 +99,30 @@ def test_train(trained: train.Sizes) -> None:
     assert loop.against == "bare steps"
     assert models.against.startswith("Transformer, ")
     assert (models.tokens_per_s or 0) > 0
+
+
+@needs_kernel
+def test_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "MAX_REPEATS", 1)
+    monkeypatch.setattr(search.machine, "with_peaks", lambda examined: examined)
+    sizes = search.Sizes(contexts=(4096, 5000), text_tokens=300, psi=2, rounds=1, boundary_keys=4096)
+    result = search.measure(sizes, command="", log=quiet)
+    assert [target.met for target in result.targets] == [None] * len(result.targets)
+    values = {target.name: target.value for target in result.targets}
+    assert [value for name, value in values.items() if name.startswith("missed keys")] == [0]
+    assert [value for name, value in values.items() if "memory" in name] == [pytest.approx(27, abs=6)]
+    settings = {row.what: row.setting for row in result.rows if row.tokens == 5000}
+    assert settings["random keys, r = 0.92"].startswith("accepted 3")
+    assert sum(what.startswith("trained keys, layer ") for what in settings) == 4
+
+
+@needs_kernel
+def test_a_missed_key_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = search.TileCase.counts
+    monkeypatch.setattr(
+        search.TileCase, "counts", lambda case: {"accepted": right(case)["accepted"] - (case.search == "sketch")}
+    )
+    assert search.count_missed(4096) == search.BOUNDARY_QUERIES
 
 
 def test_overhead() -> None:

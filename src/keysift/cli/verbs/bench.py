@@ -53,6 +53,11 @@ class Models(Common):
 
 
 @config
+class Search(Common):
+    """Exact search: one query of a tile with an infinite window, by context, and the keys it need not read."""
+
+
+@config
 class Documents(Common):
     """A training step on packed documents, compared with one document per row."""
 
@@ -110,6 +115,7 @@ class Args:
         | Annotated[Mechanisms, tyro.conf.subcommand("mechanisms")]
         | Annotated[Overhead, tyro.conf.subcommand("overhead")]
         | Annotated[Models, tyro.conf.subcommand("models")]
+        | Annotated[Search, tyro.conf.subcommand("search")]
         | Annotated[Documents, tyro.conf.subcommand("documents")]
         | Annotated[Decode, tyro.conf.subcommand("decode")]
         | Annotated[Tokenise, tyro.conf.subcommand("tokenise")]

@@ -1,0 +1,214 @@
+"""Benchmark of exact search: one query of a tile with an infinite window, by context, and a whole model.
+
+`plain kernel` judges every key of the cache as it is stored. `scan` judges every prepared key. `search` refuses keys by
+a bound and judges the others (docs/search.md). They take turns in one process.
+"""
+
+import statistics
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keysift.bench.models as models
+from keysift.bench.collector import Collector, Log
+from keysift.bench.contestants import ModelCase
+from keysift.bench.model_cases import EXPANDED, INFINITE_SHARE, matching_transformer, multiscreen
+from keysift.bench.search_cases import (
+    KEY_WIDTH,
+    QUERIES,
+    TileCase,
+    TileKeys,
+    boundary_keys,
+    random_keys,
+    trained_tiles,
+)
+from keysift.bench.timing import Turns, interleave, median_ratio, quartiles, row
+from keysift.core.config import config
+from keysift.core.statistics import power_law_exponent
+from keysift.models import text_model
+from keysift.nn.inference import Search
+from keysift.records.bench import Result, at_least, at_most
+from keysift.runs import machine
+
+
+@config
+class Sizes:
+    """Targets apply at the contexts of FULL."""
+
+    contexts: tuple[int, ...] = (2**12, 2**14, 2**16, 2**18, 2**20)
+    text_tokens: int = 2**15
+    """Tokens of each text that the trained model reads."""
+    psi: int = 8
+    """Size of the whole model."""
+    rounds: int = 9
+    limit: float = 12.0
+    """Seconds after which no more rounds of a comparison begin."""
+    boundary_keys: int = 2**20
+    """Keys at the threshold of each of ten queries, to find missed keys."""
+    checkpoint: Path = Path("checkpoints/one-hop-multiscreen")
+
+
+FULL = Sizes()
+QUICK = Sizes(contexts=(2**12, 2**15, 2**16), text_tokens=2**12, psi=4, rounds=3, limit=2.0, boundary_keys=2**15)
+RANDOM = {0.3: 25.0, 0.5: 8.0, 0.92: 3.0}  # acceptance, and the required speedup at the longest context
+GROWTH_FROM = 2**16
+BOUNDARY_QUERIES = 10
+
+
+def measure(sizes: Sizes, *, command: str, log: Log) -> Result:
+    log("measuring the peaks of the machine")
+    results = Collector(machine.with_peaks(machine.examine()), log)
+    longest = sizes.contexts[-1]
+    full = (longest, sizes.psi) == (FULL.contexts[-1], FULL.psi)
+    slowest: list[float] = []
+    for acceptance, target in RANDOM.items():
+        speedup, _, ratios = over_contexts(results, sizes, random_keys(acceptance, longest))
+        slowest += ratios
+        name = f"one tile, one query, {longest:,} random keys, r = {acceptance:g}: search against the plain kernel"
+        results.targets.append(at_least(name, speedup, target, full_size=full))
+    slowest += trained(results, sizes, full)
+    name = "search over the scan of prepared keys, the slowest of all keys and contexts: time"
+    results.targets.append(at_most(name, max(slowest), 1.05, full_size=full, unit="x"))
+    upkeep(results, sizes, whole_model(results, sizes, full), full)
+    pairs = sizes.boundary_keys * BOUNDARY_QUERIES
+    missed = results.measure_once(f"{pairs:,} keys at the threshold", lambda: count_missed(sizes.boundary_keys))
+    name = f"missed keys among {pairs:,} with scores within 1e-6 of the threshold, by sketches and by groups"
+    results.targets.append(at_most(name, missed, 0.0, full_size=full))
+    return results.result("search", command)
+
+
+def over_contexts(results: Collector, sizes: Sizes, tile: TileKeys) -> tuple[float, float, list[float]]:
+    """Add rows for each context.
+
+    Returns the speedup against the plain kernel at the longest, the growth exponent, and at every context the time of
+    search over that of the scan.
+    """
+    medians, ratios, speedup = {}, [], 1.0
+    for length in sizes.contexts:
+        measured = results.measure_once(f"{tile.name}, context {length:,}", lambda: time_tile(sizes, tile, length))  # noqa: B023
+        times, shares = measured["seconds"], measured["shares"]
+        medians[length] = quartiles(times["search"]).median
+        ratios.append(median_ratio(times["search"], times["scan"]))
+        speedup = median_ratio(times["plain"], times["search"])
+        for key, against in (("plain", "plain kernel"), ("scan", "scan of prepared keys")):
+            setting = f"accepted {shares['accepted']:.2%}, read {shares['read']:.2%}"
+            timed = row(
+                tile.name, "decode", length, times["search"], setting=setting, against=against, theirs=times[key]
+            )
+            if results.machine.read_gb_per_s:  # as if every key were read
+                share = 4e-9 * KEY_WIDTH * length / timed.seconds.median / results.machine.read_gb_per_s
+                timed = replace(timed, read_share=share)
+            results.rows.append(timed)
+    growing = [(length, seconds) for length, seconds in medians.items() if length >= GROWTH_FROM]
+    return speedup, power_law_exponent(growing) if len(growing) > 1 else 0.0, ratios
+
+
+def time_tile(sizes: Sizes, tile: TileKeys, length: int) -> dict[str, Any]:
+    """Seconds of a query, and the mean shares of keys that the search read and accepted."""
+    scan, search = TileCase(tile, length, "scan"), TileCase(tile, length, "auto")
+    turns: Turns = {"plain": scan.decode_through_modules, "scan": scan.decode, "search": search.decode}
+    for _ in range(2 * QUERIES):  # until the estimate knows the tile
+        search.decode()
+    times = interleave(turns, sizes.rounds, limit=sizes.limit)
+    counted = []
+    for _ in range(QUERIES):
+        search.decode()
+        counted.append(search.counts())
+    shares = {
+        name: statistics.mean(counts[name] / counts["in_window"] for counts in counted) for name in ("read", "accepted")
+    }
+    return {"seconds": times, "shares": shares}
+
+
+def trained(results: Collector, sizes: Sizes, full: bool) -> list[float]:
+    """Add rows and targets for the long tiles of a trained model. Returns times of search over those of the scan."""
+    if not sizes.checkpoint.exists():
+        results.notes.append(f"trained tiles: not measured, there is no {sizes.checkpoint} here")
+        return []
+    results.log(f"reading texts of {sizes.text_tokens:,} tokens with {sizes.checkpoint}")
+    tiles = trained_tiles(text_model.open(sizes.checkpoint), text_tokens=sizes.text_tokens, count=sizes.contexts[-1])
+    speedups, growth, ratios = {}, {}, []
+    for tile in tiles:
+        speedups[tile.name], growth[tile.name], slower = over_contexts(results, sizes, tile)
+        ratios += slower
+    worst, best = min(speedups, key=speedups.__getitem__), max(speedups, key=speedups.__getitem__)
+    results.notes.append(
+        f"trained keys: every tile of {sizes.checkpoint} with an expanded window; keys of texts of "
+        f"{sizes.text_tokens:,} random symbols one after the other, queries of the last positions; "
+        f"the fastest is {best}"
+    )
+    where = f"one tile, one query, {sizes.contexts[-1]:,} trained keys"
+    for name, value, target in (
+        (f"the median of {len(tiles)} tiles", statistics.median(speedups.values()), 60.0),
+        (f"the slowest tile ({worst})", speedups[worst], 2.0),
+    ):
+        results.targets.append(
+            at_least(f"{where}, {name}: search against the plain kernel", value, target, full_size=full)
+        )
+    name = f"{where}: growth exponent from {GROWTH_FROM:,} keys on, the median of {len(tiles)} tiles"
+    results.targets.append(at_most(name, statistics.median(growth.values()), 0.7, full_size=full))
+    return ratios
+
+
+def whole_model(results: Collector, sizes: Sizes, full: bool) -> float:
+    """Add rows and a target for a decoded token of a whole model. Returns the seconds of a token."""
+    length = sizes.contexts[-1]
+    plain = multiscreen(sizes.psi)
+    name = f"Multiscreen, {INFINITE_SHARE:.1%} of its tiles infinite, r = 0.5"
+    cases = {
+        "plain": ModelCase("Multiscreen, windows as initialised", plain),
+        "infinite": ModelCase(name, multiscreen(sizes.psi, infinite=INFINITE_SHARE), EXPANDED),
+        "transformer": ModelCase("Transformer", matching_transformer(plain), full_softmax=True),
+    }
+    timing = models.Sizes(psi=sizes.psi, rounds=sizes.rounds, limit=sizes.limit, decode_from=sizes.contexts[0])
+    measured = results.measure_once(
+        f"decode, psi = {sizes.psi}, context {length:,}", lambda: models.time_decoding(timing, cases, length)
+    )
+    times = measured["seconds"]
+    models.add_rows(results, "decode", length, cases, times, tokens=1, cache_sizes=measured["bytes"])
+    value = median_ratio(times["transformer"], times["infinite"])
+    target = f"psi = {sizes.psi}, decode at {length:,} random keys: {name}, against the Transformer"
+    results.targets.append(at_least(target, value, 15.0, full_size=full))
+    return quartiles(times["infinite"]).median
+
+
+def upkeep(results: Collector, sizes: Sizes, token_seconds: float, full: bool) -> None:
+    """Add targets for the time to sketch and group a key, and for the memory."""
+    length, tiles = sizes.contexts[-1], round(INFINITE_SHARE * sizes.psi**2)
+    measured = results.measure_once("upkeep of sketches and groups", lambda: time_upkeep(length))
+    share = max(measured["seconds"], 0.0) / length * tiles / token_seconds
+    name = f"upkeep of {tiles} infinite tiles: share of a token's time, psi = {sizes.psi}, context {length:,}"
+    results.targets.append(at_most(name, 100 * share, 3.0, full_size=full, unit="%"))
+    name = f"sketches and groups: memory as a share of {length:,} keys in fp32"
+    results.targets.append(at_most(name, 100 * measured["memory"], 35.0, full_size=full, unit="%"))
+
+
+def time_upkeep(length: int) -> dict[str, float]:
+    """Seconds to sketch and group keys beyond preparing them, and bytes per byte of the keys. The least of three."""
+    tile = random_keys(0.3, length)
+    seconds: dict[Search, list[float]] = {"scan": [], "auto": []}
+    memory = 0.0
+    for _ in range(3):
+        for search, samples in seconds.items():
+            case = TileCase(tile, length, search)
+            began = time.perf_counter()
+            case.decode()  # prepares every key
+            samples.append(time.perf_counter() - began)
+            memory = case.search_bytes() / (4 * KEY_WIDTH * length)
+    return {"seconds": min(seconds["auto"]) - min(seconds["scan"]), "memory": memory}
+
+
+def count_missed(keys: int) -> int:
+    """Keys that a scan accepts and a search does not, over ten queries with their acceptances."""
+    missed = 0
+    for number in range(BOUNDARY_QUERIES):
+        tile = boundary_keys(0.1 + 0.09 * number, keys, number)
+        accepted = []
+        ways: tuple[Search, ...] = ("scan", "sketch", "groups")
+        for search in ways:
+            case = TileCase(tile, keys, search, value_width=4)
+            case.decode()  # query 1
+            accepted.append(case.counts()["accepted"])
+        missed += sum(abs(accepted[0] - other) for other in accepted[1:])
+    return missed

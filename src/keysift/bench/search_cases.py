@@ -1,0 +1,130 @@
+"""One screening tile with an infinite window, as a model whose tokens are given queries, over given keys."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from keysift.models.architecture import MultiscreenArch
+from keysift.models.language_model import LanguageModel
+from keysift.models.registry import build, configure
+from keysift.models.text_model import TextModel
+from keysift.nn.cache import Cache
+from keysift.nn.decode_step import through_modules
+from keysift.nn.inference import Inference, Search
+from keysift.nn.tap import trace
+
+KEY_WIDTH = 16
+VALUE_WIDTH = 64
+CONTEXT = 64
+QUERIES = 32
+
+
+@dataclass(frozen=True, eq=False)
+class TileKeys:
+    """Queries and keys of one tile, and its acceptance. Keys are repeated if a context needs more."""
+
+    name: str
+    acceptance: float
+    queries: Tensor  # QUERIES, KEY_WIDTH
+    keys: Tensor
+
+
+def random_keys(acceptance: float, count: int) -> TileKeys:
+    generator = torch.Generator().manual_seed(0)
+    queries = torch.randn(QUERIES, KEY_WIDTH, generator=generator)
+    keys = torch.randn(count, KEY_WIDTH, generator=generator)
+    return TileKeys(f"random keys, r = {acceptance:g}", acceptance, queries, keys)
+
+
+def boundary_keys(acceptance: float, count: int, seed: int) -> TileKeys:
+    """Keys whose score with query 1 is within 1e-6 of the threshold."""
+    generator = torch.Generator().manual_seed(seed)
+    queries = torch.randn(QUERIES, KEY_WIDTH, generator=generator)
+    q = queries[1].double() / queries[1].double().norm()
+    across = torch.randn(count, KEY_WIDTH, generator=generator, dtype=torch.float64)
+    across -= (across @ q)[:, None] * q
+    across /= across.norm(dim=1, keepdim=True)
+    score = 1 - acceptance + 1e-6 * (2 * torch.rand(count, 1, generator=generator, dtype=torch.float64) - 1)
+    keys = score * q + (1 - score**2).sqrt() * across
+    return TileKeys(f"keys at the threshold of r = {acceptance:g}", acceptance, queries, keys.float())
+
+
+@torch.inference_mode()
+def trained_tiles(opened: TextModel, *, text_tokens: int, count: int) -> list[TileKeys]:
+    """Every tile of a model whose window is longer than its training length, with the keys of long texts.
+
+    Windows are expanded. The texts are symbols drawn uniformly, one text after the other.
+    """
+    model = opened.model
+    generator = torch.Generator().manual_seed(0)
+    keys: dict[tuple[int, int], list[Tensor]] = {}
+    queries: dict[tuple[int, int], Tensor] = {}
+    inference = model.cache(1, inference=Inference(expand_windows=True)).inference  # with the training length
+    for _ in range(-(-count // text_tokens)):
+        ids = torch.randint(0, model.config.vocab_size, (1, text_tokens), generator=generator)
+        with trace(model, "layers.*.k") as traced_k, trace(model, "layers.*.q") as traced_q:
+            model.hidden(ids, inference=inference)
+        for layer, scalars in enumerate(model.layer_scalars()):
+            k_HTK, q_HTK = (list(traced.values())[layer][0] for traced in (traced_k, traced_q))
+            for tile, window in enumerate(scalars.windows(inference)):
+                if math.isinf(window):
+                    keys.setdefault((layer, tile), []).append(k_HTK[tile].clone())
+                    queries[layer, tile] = q_HTK[tile, -QUERIES:].clone()
+    tiles = []
+    for (layer, tile), parts in keys.items():
+        acceptance = float(model.scalars()[layer]["acceptance"][tile])
+        name = f"trained keys, layer {layer}, tile {tile}, r = {acceptance:.2f}"
+        tiles.append(TileKeys(name, acceptance, queries[layer, tile], torch.cat(parts)))
+    return tiles
+
+
+class TileCase:
+    """A model with one tile, and its cache after `length` tokens."""
+
+    def __init__(self, tile: TileKeys, length: int, search: Search, *, value_width: int = VALUE_WIDTH) -> None:
+        self.length, self.search, self._token = length, search, 0
+        self.model = _one_tile(tile, value_width)
+        inference = Inference(expand_windows=CONTEXT, search=search)
+        self.cache: Cache = self.model.cache(1, inference=inference)
+        (layer,) = self.cache.layers
+        layer.reserve(length + 1, {"k": torch.empty(0, 1, 1, KEY_WIDTH), "v": torch.empty(0, 1, 1, value_width)})
+        repeats = -(-length // len(tile.keys))
+        layer.entries["k"][0, :length] = tile.keys.repeat(repeats, 1)[:length]
+        layer.entries["v"].normal_(generator=torch.Generator().manual_seed(1))
+
+    @torch.inference_mode()
+    def decode(self) -> Tensor:
+        """Logits of the next query, after the same keys every time."""
+        self.cache.lengths = self.cache._longest = [self.length]
+        self._token = (self._token + 1) % QUERIES
+        logits: Tensor = self.model(torch.tensor([[self._token]]), cache=self.cache)
+        return logits
+
+    def decode_through_modules(self) -> Tensor:
+        with through_modules():
+            return self.decode()
+
+    def counts(self) -> dict[str, int]:
+        """Keys of the latest query: in the window, read in fp32, accepted."""
+        (counts,) = self.cache.key_counts()
+        assert counts is not None
+        return {name: int(getattr(counts, name)[0, 0]) for name in ("in_window", "read", "accepted")}
+
+    def search_bytes(self) -> int:
+        prepared = self.cache.layers[0].prepared
+        assert prepared is not None
+        return prepared.search.nbytes
+
+
+def _one_tile(tile: TileKeys, value_width: int) -> LanguageModel:
+    arch = MultiscreenArch(depth=1, tiles=1, width=KEY_WIDTH, key_width=KEY_WIDTH, value_width=value_width)
+    model = build(configure(arch, vocab_size=QUERIES, context=CONTEXT), torch.Generator().manual_seed(0)).eval()
+    with torch.no_grad():
+        model.get_parameter("embedding.weight").copy_(tile.queries)
+        model.get_parameter("layers.0.tiles.q_proj.weight").copy_(torch.eye(KEY_WIDTH))
+        model.get_parameter("layers.0.tiles.scalars.s_w").fill_(30.0)  # a window of e^30 tokens
+        acceptance = torch.tensor([tile.acceptance], dtype=torch.float64)
+        model.get_parameter("layers.0.tiles.scalars.s_r").copy_(torch.logit(acceptance))
+    return model
