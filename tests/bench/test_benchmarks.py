@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from keysift.bench import contestants, decode, overhead, search, timing, tokenization, train
+from keysift.bench import contestants, decode, overhead, timing, tokenization, train
+from keysift.bench.search import times as search
 from keysift.cli.main import _main
 from keysift.core.errors import DisagreementError, TrainingError
 from keysift.data.corpus import Corpus

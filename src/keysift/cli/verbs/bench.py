@@ -29,7 +29,7 @@ class Common:
 
 
 _COMMON = {field.name for field in fields(Common)}
-_MODULES = {"documents": "packed_documents", "tokenise": "tokenization"}
+_MODULES = {"documents": "packed_documents", "tokenise": "tokenization", "search": "search.times"}
 
 
 @config

@@ -14,7 +14,7 @@ import keysift.bench.models as models
 from keysift.bench.collector import Collector, Log
 from keysift.bench.contestants import ModelCase
 from keysift.bench.model_cases import EXPANDED, INFINITE_SHARE, matching_transformer, multiscreen
-from keysift.bench.search_cases import (
+from keysift.bench.search.cases import (
     KEY_WIDTH,
     QUERIES,
     TileCase,

@@ -1,0 +1,1 @@
+"""Benchmark of exact search (docs/search.md)."""
