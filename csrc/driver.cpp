@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "decode.h"
+#include "sticks.h"
 #include "sums.h"
 #include "thresholds.h"
 #include "tile.h"
@@ -125,7 +126,7 @@ void run_tile(const Case& c, bool gated) {
 }
 
 // The same shapes for sums.h; the sigmoid kind has a shift.
-void run_sums(const Case& c, int32_t kind) {
+void run_sums(const Case& c, int32_t kind, int64_t window) {
   std::mt19937 random(7);
   Buffer q(c.batch, c.tiles, c.queries, c.key_width, KEYSIFT_F32), k(c.batch, c.tiles, c.keys, c.key_width, KEYSIFT_F32);
   Buffer v(c.batch, c.tiles, c.keys, c.value_width, KEYSIFT_F32);
@@ -137,13 +138,38 @@ void run_sums(const Case& c, int32_t kind) {
   std::vector<keysift_segment> segments{{0, 0, c.queries, 0, c.keys, c.keys - c.queries},
                                     {1, queries / 2, queries, keys / 2, keys, keys - queries},
                                     {1, queries / 2 + queries, queries, keys / 2 + keys, keys, keys + 25}};
-  const keysift_sums_problem problem{c.batch, c.tiles, c.queries, c.keys, c.key_width, c.value_width, kind, 0.5f, 1e-8f, q.view,
+  const keysift_sums_problem problem{c.batch, c.tiles, c.queries, c.keys, c.key_width, c.value_width, window, kind, 0.5f, 1e-8f, q.view,
                                      k.view, v.view, segments.data(), c.segments ? 3 : -1, c.keys - c.queries,
                                      kind == KEYSIFT_SIGMOID ? shift.data() : nullptr};
   const keysift_sums_gradients gradients{dq.view, dk.view, dv.view, kind == KEYSIFT_SIGMOID ? dshift.data() : nullptr};
   expect(keysift_sums_forward(&problem, &out.view, nullptr), "sums without gradients");
   expect(keysift_sums_forward(&problem, &out.view, log.data()), "sums");
   expect(keysift_sums_backward(&problem, &out.view, log.data(), &dout.view, &gradients), "gradients of sums");
+}
+
+// The same shapes for sticks.h.
+void run_sticks(const Case& c, int64_t window) {
+  std::mt19937 random(7);
+  Buffer q(c.batch, c.tiles, c.queries, c.key_width, KEYSIFT_F32), k(c.batch, c.tiles, c.keys, c.key_width, KEYSIFT_F32);
+  Buffer v(c.batch, c.tiles, c.keys, c.value_width, KEYSIFT_F32);
+  Buffer out(c.batch, c.tiles, c.queries, c.value_width, KEYSIFT_F32), dout = out, dq = q, dk = k, dv = v;
+  for (Buffer* b : {&dout, &dq, &dk, &dv}) b->view.data = b->bytes.data();
+  for (Buffer* b : {&q, &k, &v, &out, &dout}) fill(b, KEYSIFT_F32, &random, 0.2f);
+  const size_t rows = static_cast<size_t>(c.batch * c.tiles * c.queries);
+  std::vector<double> log_rest(rows);
+  std::vector<int64_t> first_key(rows);
+  const std::vector<float> drest(rows, 0.5f);
+  const int64_t queries = c.queries / 3, keys = c.keys / 3;
+  const std::vector<keysift_segment> segments{{0, 0, c.queries, 0, c.keys, c.keys - c.queries},
+                                              {1, queries / 2, queries, keys / 2, keys, keys - queries},
+                                              {1, queries / 2 + queries, queries, keys / 2 + keys, keys, keys + 25}};
+  const keysift_sticks_problem problem{c.batch,        c.tiles, c.queries, c.keys, c.key_width, c.value_width,
+                                       window,         0.5f,    q.view,    k.view, v.view,      segments.data(),
+                                       c.segments ? 3 : -1, c.keys - c.queries};
+  const keysift_sticks_gradients gradients{dq.view, dk.view, dv.view};
+  expect(keysift_sticks_forward(&problem, &out.view, log_rest.data(), first_key.data()), "sticks");
+  expect(keysift_sticks_backward(&problem, log_rest.data(), first_key.data(), &dout.view, drest.data(), &gradients),
+         "gradients of sticks");
 }
 
 // Rows with no to all keys visible, one of them with a NaN.
@@ -156,7 +182,7 @@ void run_thresholds(int64_t rows, int64_t keys, float order, bool learned) {
   if (rows > 2 && keys > 2) numbers[2 * keys] = NAN;
   const std::vector<float> orders(3, order);
   std::vector<double> dorders(3);
-  const keysift_threshold_rows problem{3, rows, keys, keys - rows, orders.data()};
+  const keysift_threshold_rows problem{3, rows, keys, keys - rows, learned ? 0 : 5, orders.data()};
   expect(keysift_threshold_weigh(&problem, numbers), "thresholds");
   float* gradients = reinterpret_cast<float*>(dw.bytes.data());
   double* order_gradients = learned ? dorders.data() : nullptr;
@@ -286,8 +312,12 @@ int main() {
       for (const auto& width : widths) {
         for (int32_t kind = KEYSIFT_RELU; kind <= KEYSIFT_SOFTPICK; ++kind) {
           for (bool segments : {false, true}) {
-            run_sums({2, 4, 4, length[0], length[1], width[0], width[1], KEYSIFT_F32, 0, 1.0f, 1.0f, segments}, kind);
-            ++count;
+            for (int64_t window : {0, 20}) {
+              const Case c{2, 4, 4, length[0], length[1], width[0], width[1], KEYSIFT_F32, 0, 1.0f, 1.0f, segments};
+              run_sums(c, kind, window);
+              if (kind == KEYSIFT_RELU) run_sticks(c, window);
+              ++count;
+            }
           }
         }
         for (int32_t dtype : {KEYSIFT_F32, KEYSIFT_BF16, KEYSIFT_F16}) {

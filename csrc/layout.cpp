@@ -3,6 +3,7 @@
 #include <string>
 
 #include "decode.h"
+#include "sticks.h"
 #include "sums.h"
 #include "thresholds.h"
 #include "tile.h"
@@ -16,6 +17,8 @@
   S(keysift_gate_gradients, KEYSIFT_GATE_GRADIENTS_FIELDS)      \
   S(keysift_sums_problem, KEYSIFT_SUMS_PROBLEM_FIELDS)          \
   S(keysift_sums_gradients, KEYSIFT_SUMS_GRADIENTS_FIELDS)      \
+  S(keysift_sticks_problem, KEYSIFT_STICKS_PROBLEM_FIELDS)      \
+  S(keysift_sticks_gradients, KEYSIFT_STICKS_GRADIENTS_FIELDS)  \
   S(keysift_threshold_rows, KEYSIFT_THRESHOLD_ROWS_FIELDS)      \
   S(keysift_decode_layer, KEYSIFT_DECODE_LAYER_FIELDS)          \
   S(keysift_decode_source, KEYSIFT_DECODE_SOURCE_FIELDS)        \

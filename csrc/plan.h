@@ -4,6 +4,7 @@
 #include <stdint.h>
 
 #include "screening.h"
+#include "sticks.h"
 #include "sums.h"
 #include "tile.h"
 
@@ -104,6 +105,33 @@ struct SumsKernels {
   void (*backward)(const SumsPlan&, const SumsTask&, char* scratch);
 };
 
+struct StickPlan {
+  keysift_sticks_problem problem;
+  keysift_view out;
+  double* log_rest;
+  int64_t* first_key;
+  // Backward only.
+  keysift_view dout;
+  const float* drest;
+  keysift_sticks_gradients gradients;
+};
+
+// Every block_step-th block of the queries of one segment and head, against every key that they see.
+struct StickTask {
+  const keysift_segment* segment;
+  int64_t head, first_block, block_step;
+  // Initially zero; the number of keys is rounded up to kSumBatch.
+  float* dk;  // (keys, padded key width)
+  float* dv;  // (keys, padded value width)
+};
+
+struct StickKernels {
+  int64_t (*padded)(int64_t width);
+  int64_t (*scratch)(const StickPlan&);
+  void (*forward)(const StickPlan&, const keysift_segment&, int64_t head, int64_t first_query, char* scratch);
+  void (*backward)(const StickPlan&, const StickTask&, char* scratch);
+};
+
 // Kernels for one row, of which the first `visible` keys are visible; see thresholds.h. dorder may be NULL.
 struct ThresholdKernels {
   int64_t (*scratch)(int64_t keys);
@@ -117,6 +145,7 @@ struct DecodeKernels;
 struct Kernels {
   ScreeningKernels (*screening)(int64_t key_width, int64_t value_width);
   SumsKernels (*sums)(int32_t kind);
+  StickKernels sticks;
   ThresholdKernels thresholds;
   const DecodeKernels* decode;
 };

@@ -24,8 +24,10 @@ int check(const keysift_sums_problem* p) {
   for (int64_t size : {p->heads, p->key_width, p->value_width}) {
     if (size < 1) return fail(KEYSIFT_BAD_ARGUMENT, "heads, key_width and value_width must be at least 1");
   }
-  for (int64_t size : {p->batch, p->queries, p->keys}) {
-    if (size < 0 || size > kMaxPosition) return fail(KEYSIFT_BAD_ARGUMENT, "batch, queries and keys must be at least 0");
+  for (int64_t size : {p->batch, p->queries, p->keys, p->window}) {
+    if (size < 0 || size > kMaxPosition) {
+      return fail(KEYSIFT_BAD_ARGUMENT, "batch, queries, keys and window must be at least 0");
+    }
   }
   if (p->kind < KEYSIFT_RELU || p->kind > KEYSIFT_SOFTPICK) return fail(KEYSIFT_BAD_ARGUMENT, "kind %d is unknown", p->kind);
   const int segments = check_segments(p->segments, p->segment_count, p->offset, p->batch, p->queries, p->keys);

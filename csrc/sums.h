@@ -3,7 +3,7 @@
  *     x_ij = scale <q_i, k_j> + shift_i
  *     out_i = sum_j numerator(x_ij) v_j / (sum_j denominator(x_ij) + eps)
  *
- * for keys with offset + i - j >= 0 in their segment. The first four kinds have no denominator. Everything is fp32.
+ * for keys with 0 <= offset + i - j < window in their segment. The first four kinds have no denominator. Everything is fp32.
  */
 #ifndef KEYSIFT_SUMS_H
 #define KEYSIFT_SUMS_H
@@ -30,6 +30,7 @@ enum keysift_kind {
   F(int64_t, keys)                                                    \
   F(int64_t, key_width)                                               \
   F(int64_t, value_width)                                             \
+  F(int64_t, window) /* 0: every key */                               \
   F(int32_t, kind) /* a keysift_kind */                               \
   F(float, scale)                                                     \
   F(float, eps) /* added to the denominator, where there is one */   \

@@ -103,11 +103,16 @@ inline void mask_scores(const Placement& at, const float* shift, float masked, f
       for (int j = 0; j < kBlock; j += kLanes) store(scores + i * kBlock + j, load(scores + i * kBlock + j) + splat(shift[i]));
     }
   }
-  if (at.visible(0).to == kBlock && at.queries == kSumBatch) return;
+  if (at.visible(0).to == kBlock && at.queries == kSumBatch && at.visible(kSumBatch - 1).from == 0) return;
   for (int i = 0; i < kSumBatch; ++i) {
-    for (int j = at.visible(i).to; j < kBlock; ++j) scores[i * kBlock + j] = masked;
+    const KeySpan seen = at.visible(i);
+    for (int j = 0; j < seen.from; ++j) scores[i * kBlock + j] = masked;
+    for (int j = seen.to; j < kBlock; ++j) scores[i * kBlock + j] = masked;
   }
 }
+
+// Distances 0 .. span-1 are visible.
+inline int64_t span_of(const keysift_sums_problem& p) { return p.window > 0 ? p.window : kUnlimited; }
 
 struct SumsSizes {
   int64_t key, value, key_pad, value_pad;
@@ -186,14 +191,15 @@ struct SumsForward : SumsForwardScratch {
     memset(sum, 0, static_cast<size_t>(padded_count * size.value_pad) * 4);
     memset(max_score, 0, static_cast<size_t>(padded_count) * 4);
     memset(total, 0, static_cast<size_t>(padded_count) * 8);
-    const int64_t to = smaller<int64_t>(segment.keys, at + count);
-    for (int64_t key = 0; key < to; key += kBlock) {
+    const int64_t to = smaller<int64_t>(segment.keys, at + count), span = span_of(p);
+    for (int64_t key = larger<int64_t>(at - span + 1, 0) / kBlock * kBlock; key < to; key += kBlock) {
       const int key_count = keys_in_block(segment, key);
       pack_rows(p.k, segment, head, segment.key + key, key_count, kBlock, size.key, size.key_pad, 1.0f, rows);
       transpose(rows, size.key_pad, size.key, keys);
       pack_rows(p.v, segment, head, segment.key + key, key_count, kBlock, size.value, size.value_pad, 1.0f, values);
-      for (int64_t i = clamp<int64_t>(key - at, 0, padded_count) / kSumBatch * kSumBatch; i < count; i += kSumBatch) {
-        const Placement placement{at + i - key, kUnlimited, static_cast<int>(smaller<int64_t>(kSumBatch, count - i)), key_count};
+      const int64_t last = smaller<int64_t>(count, key + kBlock - 1 + span - at);  // queries before it see the block
+      for (int64_t i = clamp<int64_t>(key - at, 0, padded_count) / kSumBatch * kSumBatch; i < last; i += kSumBatch) {
+        const Placement placement{at + i - key, span, static_cast<int>(smaller<int64_t>(kSumBatch, count - i)), key_count};
         products(q + i * size.key_pad, size.key_pad, keys, size.key, scores);
         mask_scores(placement, shift ? shift + i : nullptr, kMaskedScore<Kind>, scores);
         weigh(i);
@@ -291,6 +297,7 @@ struct SumsBackward : SumsBackwardScratch {
   void run() {
     const keysift_sums_problem& p = plan.problem;
     const float* shift = p.shift ? p.shift + row_number(0) : nullptr;
+    const int64_t span = span_of(p);
     if (kNormalised<Kind>) compute_deltas();
     for (int64_t key = task.first_key; key < task.last_key; key += kBlock) {
       const int key_count = keys_in_block(segment, key);
@@ -302,11 +309,12 @@ struct SumsBackward : SumsBackwardScratch {
       memset(dk, 0, static_cast<size_t>(kBlock * size.key_pad) * 4);
       memset(dv, 0, static_cast<size_t>(kBlock * size.value_pad) * 4);
       const int64_t first = clamp<int64_t>(key - segment.offset, 0, segment.queries) / kSumBatch * kSumBatch;
-      for (int64_t i = first; i < segment.queries; i += kSumBatch) {
+      const int64_t last = smaller<int64_t>(segment.queries, key + kBlock - 1 + span - segment.offset);
+      for (int64_t i = first; i < last; i += kSumBatch) {
         const int count = static_cast<int>(smaller<int64_t>(kSumBatch, segment.queries - i));
         load_batch(i, count);
         products(q, size.key_pad, keys, size.key, scores);
-        const Placement placement{segment.offset + i - key, kUnlimited, count, key_count};
+        const Placement placement{segment.offset + i - key, span, count, key_count};
         mask_scores(placement, shift ? shift + i : nullptr, kMaskedScore<Kind>, scores);
         products(dout, size.value_pad, values, size.value, dp);
         weigh(i, count);

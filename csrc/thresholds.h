@@ -13,13 +13,14 @@
 extern "C" {
 #endif
 
-/* A contiguous (matrices, rows, keys) tensor. Row i of a matrix sees its first visible + i keys, clamped to 0 .. keys. Entries
- * of other keys are not read, and are written as 0. */
+/* A contiguous (matrices, rows, keys) tensor. Row i of a matrix sees its first visible + i keys, clamped to 0 .. keys; with a
+ * window, only the last `window` of these visible + i. Entries of other keys are not read, and are written as 0. */
 #define KEYSIFT_THRESHOLD_ROWS_FIELDS(F) \
   F(int64_t, matrices)                   \
   F(int64_t, rows)                       \
   F(int64_t, keys)                       \
   F(int64_t, visible)                    \
+  F(int64_t, window) /* 0: none */       \
   F(const float*, orders) /* (matrices), each above 1 and at most 2 */
 KEYSIFT_STRUCT(keysift_threshold_rows, KEYSIFT_THRESHOLD_ROWS_FIELDS);
 

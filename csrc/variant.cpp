@@ -3,6 +3,7 @@
 #include "decode_plan.h"
 #include "screening_backward.h"
 #include "screening_forward.h"
+#include "sticks_kernel.h"
 #include "sums_kernel.h"
 #include "threshold_kernel.h"
 
@@ -41,7 +42,11 @@ SumsKernels sums_kernels(int32_t kind) {
 
 extern const DecodeKernels decode;  // decode_variant.cpp
 
-extern const Kernels kernels{screening, sums_kernels, {threshold_scratch, threshold_weigh, threshold_differentiate}, &decode};
+extern const Kernels kernels{screening,
+                             sums_kernels,
+                             {padded, sticks_scratch, sticks_forward, sticks_backward},
+                             {threshold_scratch, threshold_weigh, threshold_differentiate},
+                             &decode};
 
 }  // namespace KEYSIFT_VARIANT
 }  // namespace keysift

@@ -17,6 +17,7 @@ REPRESENTATIVES = {
     "lssar",
     "softpick",
     "sigmoid_visible",
+    "stick_breaking",
     "screening+value_gate",
 }
 M = TypeVar("M", Mechanism, str)

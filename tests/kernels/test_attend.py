@@ -93,10 +93,12 @@ def test_no_leak_from_the_future_in_bf16_at_600(mechanism: Mechanism) -> None:
     _, w = attend(mechanism, q, k, v, scalars=wide, return_weights=True)
     assert (w[:, :, 599, 599] != 0).any() or (w[:, :, 599] != 0).float().mean() > 0.01, "no key has a weight"
     k, v = k.clone(), v.clone()
-    k[:, :, 599], v[:, :, 599] = 4 * q[:, : k.shape[1], 599], 50.0
+    newest = 599 if mechanism.own_key else 598  # of the last query; no earlier one sees it
+    k[:, :, newest], v[:, :, newest] = 4 * q[:, : k.shape[1], 599], 50.0
     after = attend(mechanism, q, k, v, scalars=wide)
     assert torch.equal(before[:, :, :599], after[:, :, :599])
-    assert not torch.equal(before[:, :, 599], after[:, :, 599])
+    if mechanism.name != "stick_breaking_rest":  # after 599 older keys, nothing is left for the own one
+        assert not torch.equal(before[:, :, 599], after[:, :, 599])
 
 
 @every

@@ -54,7 +54,9 @@ def test_every_backend(mechanism: Mechanism, queries: int, causal: bool) -> None
                     sees = torch.zeros(2, 2, queries, dtype=torch.bool)
                     position = torch.arange(KEYS - queries, KEYS)
                     own = torch.arange(queries) == min(2, queries - 1)
-                    sees[0, 0] = own if name == "q" else (position >= 2) | torch.tensor(not causal)
+                    sees[0, 0] = (
+                        own if name == "q" else (position >= 2 + (not mechanism.own_key)) | torch.tensor(not causal)
+                    )
                     if mechanism.name == "rela":  # its norm is over all heads
                         sees |= sees.any(1, keepdim=True)
                     assert torch.equal(out.isnan().all(-1), sees), (backend, name, what)

@@ -12,7 +12,7 @@ from keysift.kernels.cpu import library
 from keysift.kernels.cpu import sums as sums_cpu
 from keysift.kernels.positions import Positions
 from keysift.mechanisms import MECHANISMS, find
-from keysift.mechanisms.rules import RunningSums
+from keysift.mechanisms.rules import RunningSums, Softmax, StickBreaking
 from keysift.mechanisms.spec import Mechanism
 from keysift.models.architecture import TransformerArch
 from keysift.models.registry import build, configure
@@ -35,7 +35,7 @@ agrees = partial(checks.agrees, "sums_cpu")
 
 def test_every_additive_mechanism_is_implemented() -> None:
     assert {m.name for m in IMPLEMENTED} == {m.name for m in MECHANISMS if m.rule.single_pass} - {
-        m.name for m in MECHANISMS if type(m.rule).__name__ == "Softmax" or m.name == "screening"
+        m.name for m in MECHANISMS if isinstance(m.rule, Softmax | StickBreaking) or m.name == "screening"
     }
 
 
@@ -177,8 +177,8 @@ def test_second_derivatives_are_refused() -> None:
 def test_operators_pass_opcheck() -> None:
     q, k, v = (torch.randn(1, 2, 6, 4, requires_grad=True) for _ in range(3))
     shift = torch.zeros(1, 2, 6, requires_grad=True)
-    torch.library.opcheck(sums_cpu._sums, (q, k, v, shift, None, 0, 3, 0.5, 0.0))
-    torch.library.opcheck(sums_cpu._sums, (q, k, v, None, torch.tensor([[0, 1, 3, 1, 3, 0]]), 0, 5, 0.5, 1e-8))
+    torch.library.opcheck(sums_cpu._sums, (q, k, v, shift, None, 0, 0, 3, 0.5, 0.0))
+    torch.library.opcheck(sums_cpu._sums, (q, k, v, None, torch.tensor([[0, 1, 3, 1, 3, 0]]), 0, 2, 5, 0.5, 1e-8))
 
 
 @pytest.mark.parametrize("name", ["softpick", "sigmoid_visible"])
@@ -204,10 +204,10 @@ def test_no_saved_tensor_grows_with_queries_times_keys() -> None:
 def test_the_library_refuses_invalid_problems() -> None:
     x = torch.zeros(1, 1, 2, 4)
     with refuses("the compiled kernel rejected the call: kind 9 is unknown"):
-        sums_cpu._forward(sums_cpu.Inputs(x, x, x, None, None, 0, 9, 1.0, 0.0))
+        sums_cpu._forward(sums_cpu.Inputs(x, x, x, None, None, 0, 0, 9, 1.0, 0.0))
     with refuses("rejected the call: segment 0 .* is out of range or order"):
-        sums_cpu._forward(sums_cpu.Inputs(x, x, x, None, torch.tensor([[0, 0, 3, 0, 2, 0]]), 0, 0, 1.0, 0.0))
-    problem = sums_cpu._problem(sums_cpu.Inputs(x, x, x, None, None, 0, 0, 1.0, 0.0))
+        sums_cpu._forward(sums_cpu.Inputs(x, x, x, None, torch.tensor([[0, 0, 3, 0, 2, 0]]), 0, 0, 0, 1.0, 0.0))
+    problem = sums_cpu._problem(sums_cpu.Inputs(x, x, x, None, None, 0, 0, 0, 1.0, 0.0))
     assert library.load().keysift_sums_backward(ctypes.byref(problem), None, None, None, None) != 0
     assert b"must not be NULL" in library.load().keysift_last_error()
 

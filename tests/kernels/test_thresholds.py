@@ -86,7 +86,7 @@ def test_half_precision() -> None:
 def weights(x: Tensor, order: float, visible: int | None = None) -> Tensor:
     """The weights of the rows of a matrix, computed by the library."""
     w, orders = x.clone(), torch.tensor([order])
-    rows = ThresholdRows(1, *x.shape, x.shape[1] if visible is None else visible, orders.data_ptr())
+    rows = ThresholdRows(1, *x.shape, x.shape[1] if visible is None else visible, 0, orders.data_ptr())
     library.check_status(library.load().keysift_threshold_weigh(ctypes.byref(rows), library.pointer(w)))
     return w
 
@@ -190,7 +190,7 @@ def test_second_derivatives_are_refused() -> None:
 def test_the_library_refuses_invalid_rows() -> None:
     with refuses("the compiled kernel rejected the call: order 3 is not above 1 and at most 2"):
         weights(torch.zeros(1, 4), 3.0)
-    rows = ThresholdRows(1, 1, 4, 4, None)
+    rows = ThresholdRows(1, 1, 4, 4, 0, None)
     assert library.load().keysift_threshold_weigh(ctypes.byref(rows), None) != 0
     assert b"must not be NULL" in library.load().keysift_last_error()
 
@@ -250,6 +250,6 @@ def test_default_dtype_does_not_matter() -> None:
 
 def test_overflowing_sizes_are_refused() -> None:
     score, orders = torch.ones(1), torch.full((1,), 2.0)
-    rows = ThresholdRows(1 << 30, 1 << 30, 1 << 30, 1, orders.data_ptr())
+    rows = ThresholdRows(1 << 30, 1 << 30, 1 << 30, 1, 0, orders.data_ptr())
     with refuses("matrices x rows x keys is out of range"):
         library.check_status(library.load().keysift_threshold_weigh(ctypes.byref(rows), library.pointer(score)))

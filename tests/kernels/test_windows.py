@@ -159,10 +159,13 @@ def test_one_query_with_slopes_and_a_nan_value() -> None:
 
 
 def test_backends_that_take_a_window() -> None:
-    """The softmax family runs on SDPA. No mechanism falls back to the dense definition for a long text."""
+    """A window changes the backend of no mechanism but screening, whose kernel has windows of its own."""
     for mechanism in MECHANISMS:
         drawn = draw_inputs(mechanism, 600, 600)
-        chosen = explain(mechanism, *(drawn[name].float() for name in "qkv"), window=7).backend
+        tensors = [drawn[name].float() for name in "qkv"]
+        chosen = explain(mechanism, *tensors, window=7).backend
+        if mechanism.window_scalar is None:
+            assert chosen == explain(mechanism, *tensors).backend, mechanism.name
         assert chosen == ("sdpa" if isinstance(mechanism.rule, Softmax) else chosen)
         assert chosen != "dense", mechanism.name
 
@@ -231,5 +234,7 @@ def test_refusals() -> None:
         attend("softmax", q, q, q, slopes=torch.ones(1), causal=False)
     with refuses("window must be at least 1"):
         attend("softmax", q, q, q, window=0)
+    with refuses("stick_breaking leaves out the own key, so a window of 1 holds no key; make it at least 2"):
+        attend("stick_breaking", q, q, q, window=1)
     with refuses("window=2 counts keys at or before the query"):
         attend("softmax", q, q, q, window=2, causal=False)

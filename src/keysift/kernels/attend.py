@@ -17,6 +17,7 @@ from keysift.kernels import masked_values
 from keysift.kernels.backend import Backend, CacheReader
 from keysift.kernels.call import Call, Options, make_call
 from keysift.kernels.cpu import screening as cpu_screening
+from keysift.kernels.cpu import sticks as cpu_sticks
 from keysift.kernels.cpu import sums as cpu_sums
 from keysift.kernels.cpu import thresholds as cpu_thresholds
 from keysift.kernels.eager import blockwise, dense, rows, sdpa
@@ -37,7 +38,16 @@ class Choice:
 
 
 BACKENDS: Registry[Backend] = Registry("backend")
-for _module in (cpu_screening, sdpa, cpu_sums, cpu_thresholds, blockwise, rows, dense):  # in order of preference
+for _module in (
+    cpu_screening,
+    sdpa,
+    cpu_sums,
+    cpu_sticks,
+    cpu_thresholds,
+    blockwise,
+    rows,
+    dense,
+):  # in order of preference
     BACKENDS.add(_module.BACKEND.name, _module.BACKEND)
 _CACHE_READERS = [(backend, backend.cache_reader) for backend in BACKENDS if backend.cache_reader is not None]
 
@@ -233,6 +243,8 @@ def _choose(call: Call, backend: str, return_weights: bool) -> Choice:
         reason = candidate.declines(call, return_weights) if unavailable is None else unavailable.text
         if auto and reason is None and candidate.blocked and not (candidate.small_forward and not _needs_grad(call)):
             reason = _too_small(call)
+        if auto and reason is None and call.q.shape[2] < candidate.min_queries:
+            reason = f"fewer than {candidate.min_queries} queries do not fill a block"
         if reason is None:
             return Choice(candidate.name, declined)
         declined[candidate.name] = reason

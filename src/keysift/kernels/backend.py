@@ -54,6 +54,7 @@ class Backend:
     unavailable         why it cannot run on this machine, or None
     declines            why it cannot run a call, or None; the second argument is return_weights
     blocked             works in blocks and recomputes them in the backward pass; `attend` skips it for small calls
+    min_queries         `attend` skips it for fewer queries, which would not fill a block
     small_forward       although blocked, `attend` uses it for small calls without gradients
     detects_non_finite  whether it applies the rule for NaN and inf to this call itself (see masked_values)
     cache_reader        for backends that can read a cache in place
@@ -66,5 +67,6 @@ class Backend:
     declines: Callable[[Call, bool], str | None] = lambda call, return_weights: None
     blocked: bool = False
     small_forward: bool = False
+    min_queries: int = 0
     detects_non_finite: Callable[[Call], bool] = lambda call: False
     cache_reader: CacheReader | None = None

@@ -59,7 +59,11 @@ class Call:
     def visible(self, queries: slice = slice(None), keys: slice = slice(None)) -> Visible:
         """Attention mask and distances of some queries and keys, built on demand so that no backend must hold T x S."""
         distance = self.at[..., queries, None] - self.key_at[..., None, keys]
-        mask = distance >= 0 if self.causal else torch.ones_like(distance, dtype=torch.bool)
+        mask = (
+            distance >= (0 if self.mechanism.own_key else 1)
+            if self.causal
+            else torch.ones_like(distance, dtype=torch.bool)
+        )
         same_document = self.positions.same_document(queries, keys)
         if same_document is not None:
             mask = mask & same_document
@@ -68,7 +72,17 @@ class Call:
             mask = mask & (near | (self.key_at[..., None, keys] < self.kept) if self.kept else near)
         if self.keep is not None:
             mask = mask & slice_pairs(self.keep, queries, keys)
-        return Visible(mask, distance)
+        return Visible(mask, distance, self.positions.in_order)
+
+    @property
+    def mask_positions(self) -> Positions:
+        """Positions for masks: a query sees keys up to its position there. Not for angles or distances."""
+        return self.positions if self.mechanism.own_key else self.positions.one_earlier()
+
+    @property
+    def mask_window(self) -> int | None:
+        """The window at those positions."""
+        return self.window if self.window is None or self.mechanism.own_key else self.window - 1
 
     def add_biases(self, x: Tensor, visible: Visible, bias: Tensor | None) -> Tensor:
         """Scores B H T S with this bias, and lowered by the distance of visible keys if heads have slopes."""
@@ -128,7 +142,7 @@ def make_call(
             f"leave causal=True"
         )
     positions = plan.positions if positions is None else _positions(q, sizes, positions)
-    window, kept = _window(window, kept, causal, positions)
+    window, kept = _window(mechanism, window, kept, causal, positions)
     if keep is not None:
         keep = _keep(keep, sizes)
     if bias is not None:
@@ -263,7 +277,9 @@ def _positions(q: Tensor, sizes: Mapping[str, int], positions: Positions) -> Pos
     return positions
 
 
-def _window(window: int | None, kept: int, causal: bool, positions: Positions) -> tuple[int | None, int]:
+def _window(
+    mechanism: Mechanism, window: int | None, kept: int, causal: bool, positions: Positions
+) -> tuple[int | None, int]:
     """The window and the number of kept keys, checked; None and 0 where every distance is inside the window."""
     if window is None:
         if kept:
@@ -271,6 +287,10 @@ def _window(window: int | None, kept: int, causal: bool, positions: Positions) -
         return None, 0
     if window < 1 or kept < 0:
         raise RangeError(f"window must be at least 1 (the own key) and kept at least 0, got {window} and {kept}")
+    if window == 1 and not mechanism.own_key:
+        raise RangeError(
+            f"{mechanism.name} leaves out the own key, so a window of 1 holds no key; make it at least 2, got 1"
+        )
     if not causal:
         raise UnsupportedError(
             f"window={window} counts keys at or before the query, so causal=False has no meaning with it; "

@@ -40,7 +40,7 @@ def sanitize(call: Call, *, keys_finite: bool = False) -> tuple[Call, Tensor | N
     keys_finite  the caller knows that k, v and the scalars of the keys are finite; they are not read then
     """
     of_queries = [call.scalars[name] for name in _scalars_per(call, Per.QUERY, Per.QUERY_CHANNEL)]
-    of_keys = [call.scalars[name] for name in _scalars_per(call, Per.KEY, Per.KEY_CHANNEL)]
+    of_keys = [call.scalars[name] for name in _scalars_per(call, Per.KEY, Per.KEY_CHANNEL, Per.KEY_PER_HEAD)]
     if all_finite(call.q, *of_queries, *(() if keys_finite else (call.k, call.v, *of_keys))):
         return call.known_finite(), None
     bad_BHT, bad_BHS = _non_finite_queries(call), _non_finite_keys(call)
@@ -78,7 +78,7 @@ def _all_keys_visible(call: Call) -> bool:
         return False
     if not call.positions.consecutive:
         return False
-    return not call.causal or call.positions.offset >= call.k.shape[2] - 1
+    return not call.causal or call.mask_positions.offset >= call.k.shape[2] - 1
 
 
 def _zero_non_finite(x: Tensor) -> Tensor:
@@ -103,7 +103,10 @@ def _non_finite_keys(call: Call) -> Tensor:
     bad = _any_channel_non_finite(call.k).view(b, groups, -1, s).any(2) | _any_channel_non_finite(call.v)
     for name in _scalars_per(call, Per.KEY, Per.KEY_CHANNEL):
         bad = bad | _any_channel_non_finite(call.scalars[name])
-    return bad.repeat_interleave(call.heads // groups, dim=1)
+    bad = bad.repeat_interleave(call.heads // groups, dim=1)
+    for name in _scalars_per(call, Per.KEY_PER_HEAD):
+        bad = bad | _any_channel_non_finite(call.scalars[name])
+    return bad
 
 
 def _after_finish(call: Call, nan_rows_BHT: Tensor) -> Tensor:
@@ -145,6 +148,6 @@ def _nan_rows_of_causal(call: Call, bad_BHT: Tensor, bad_BHS: Tensor) -> Tensor:
     length symbolic."""
     keys = bad_BHS.shape[2]
     at_T = torch.arange(bad_BHT.shape[2], device=bad_BHT.device)
-    count_T = (at_T + (call.positions.offset + 1)).clamp(0, keys)
+    count_T = (at_T + (call.mask_positions.offset + 1)).clamp(0, keys)
     bad_seen_BHT = torch.nn.functional.pad(bad_BHS.cumsum(-1), (1, 0))[:, :, count_T]
     return (count_T > 0) & (bad_BHT | (bad_seen_BHT > 0))

@@ -45,6 +45,7 @@ class Positions:
     document: Tensor | None = None
     key_document: Tensor | None = None
     segments: Tensor | None = None
+    in_order: bool = True  # whether the keys of each row come oldest first
 
     @classmethod
     def counted(cls, queries: int, keys: int | None = None, *, start: int = 0) -> Self:
@@ -114,7 +115,7 @@ class Positions:
                     f"{tensor.ndim} axes; bf16 cannot tell 598 from 599"
                 )
         at, key_at = (x.view((1,) * (3 - x.ndim) + x.shape) for x in (at, key_at))
-        return cls(queries=at.shape[2], keys=key_at.shape[2], at=at, key_at=key_at)
+        return cls(queries=at.shape[2], keys=key_at.shape[2], at=at, key_at=key_at, in_order=False)
 
     @classmethod
     def _of_runs(cls, runs: list[tuple[int, int, int]], batch: int, queries: int) -> Self:
@@ -170,6 +171,15 @@ class Positions:
             key_document=torch.where(number < count_B, 0, _PADDING_KEY),
             segments=segments,
         )
+
+    def one_earlier(self) -> Self:
+        """The same with every query one position earlier, for masks that leave out the query's own key."""
+        if self.at is None:
+            return replace(self, first=self.first - 1)
+        segments = self.segments
+        if segments is not None:
+            segments = torch.cat((segments[:, :5], segments[:, 5:] - 1), dim=1)
+        return replace(self, at=self.at - 1, segments=segments)
 
     def select_rows(self, start: int, stop: int) -> Self:
         """The positions of batch rows start to stop."""

@@ -83,10 +83,10 @@ class WindowMask(NamedTuple):
 
 def window_mask_of(call: Call) -> WindowMask:
     """The mask of a call with consecutive positions or segments."""
-    positions = call.positions
+    positions = call.mask_positions
     offset = positions.offset if positions.segments is None else 0
     kept = max(call.kept - positions.key_first, 0) if positions.consecutive else 0
-    return WindowMask(positions.segments, offset, call.causal, call.window or 0, kept, call.slopes is not None)
+    return WindowMask(positions.segments, offset, call.causal, call.mask_window or 0, kept, call.slopes is not None)
 
 
 def regions(mask: WindowMask, queries: int, keys: int) -> list[Region]:
@@ -98,16 +98,17 @@ def regions(mask: WindowMask, queries: int, keys: int) -> list[Region]:
         longest = max((row[2] + row[5] for row in rows), default=0)
         size = BAND if window else 4 * BAND
         return [region for segment in rows for region in _bands(segment, window or max(longest, 1), size, masked=True)]
-    return [region for segment in rows for region in _regions_of_segment(segment, causal, window, min(kept, keys))]
+    return [region for segment in rows for region in regions_of_segment(segment, causal, window, min(kept, keys))]
 
 
-def _regions_of_segment(segment: tuple[int, ...], causal: bool, window: int, kept: int) -> Iterator[Region]:
+def regions_of_segment(segment: tuple[int, ...], causal: bool, window: int, kept: int) -> Iterator[Region]:
+    """The regions of one segment, a row of `Positions.segments` (row None: every row)."""
     row, query, queries, key, keys, offset = segment
     if window and offset + queries > window:
         yield from _bands(segment, window, BAND)
         # Beyond the window, query i sees the kept keys up to i + offset - window: a segment of its own.
         if kept:
-            yield from _regions_of_segment((row, query, queries, key, kept, offset - window), True, 0, 0)
+            yield from regions_of_segment((row, query, queries, key, kept, offset - window), True, 0, 0)
         return
     if not causal or (queries and offset >= keys - 1):  # the first query sees every key
         yield Region(row, slice(query, query + queries), slice(key, key + keys), False)
@@ -163,13 +164,13 @@ def query_blocks(call: Call, size: int | None = None) -> Iterator[tuple[slice, s
 
 def _keys_in_window(call: Call, start: int, stop: int) -> tuple[int, int]:
     """First and last key, exclusive, that these queries may see; at least one key."""
-    keys, window = call.k.shape[2], call.window
-    if not call.causal or not call.positions.consecutive:
+    keys, window, positions = call.k.shape[2], call.mask_window, call.mask_positions
+    if not call.causal or not positions.consecutive:
         return 0, keys
-    last = min(max(call.positions.offset + stop, 1), keys)
-    if window is None or call.kept > call.positions.key_first:
+    last = min(max(positions.offset + stop, 1), keys)
+    if window is None or call.kept > positions.key_first:
         return 0, last
-    return min(max(call.positions.offset + start - window + 1, 0), last - 1), last
+    return min(max(positions.offset + start - window + 1, 0), last - 1), last
 
 
 def visible_counts(call: Call) -> Tensor:
@@ -187,6 +188,20 @@ def visible_counts(call: Call) -> Tensor:
             added = torch.arange(1, keys + 1, device=counts.device)[:, None] if region.causal else torch.tensor(keys)
         counts[region.rows, :, region.queries] += added
     return counts
+
+
+def own_keys(segments: Tensor | None, offset: int, q: Tensor, keys: int) -> tuple[Tensor, Tensor]:
+    """The index of the key at the position of each query, and whether there is one: B 1 T, or 1 1 T."""
+    batch, _, queries, _ = q.shape
+    if segments is None:
+        index = (torch.arange(queries, device=q.device) + offset).view(1, 1, -1)
+        return index.clamp(0, keys - 1), (index >= 0) & (index < keys)
+    index, seen = torch.zeros(batch, queries, dtype=torch.int64), torch.zeros(batch, queries, dtype=torch.bool)
+    for row, query, count, key, key_count, segment_offset in segments.tolist():
+        at = torch.arange(segment_offset, segment_offset + count)
+        index[row, query : query + count] = key + at.clamp(0, max(key_count - 1, 0))
+        seen[row, query : query + count] = (at >= 0) & (at < key_count)
+    return index[:, None].clamp_max(keys - 1), seen[:, None]
 
 
 def any_visible(call: Call) -> tuple[Tensor, Tensor]:

@@ -37,7 +37,8 @@ def weigh(
 
     second     scores of the second map, for mechanisms that compare two; by default all equal
     keep       boolean mask of the keys, by default all True
-    distance   position of the query minus that of each key, by default 0
+    distance   position of the query minus that of each key; by default 0, or, where the order of keys matters, the keys
+               that end at the query, oldest first
     scalars    the mechanism's scalars, one number each; missing scalars take their values from `default_scalars`
 
     For mechanisms that read cosines (screening), scores are cosines in [-1, 1]. A visible NaN makes its row NaN.
@@ -50,9 +51,9 @@ def weigh(
     mask = torch.ones_like(x, dtype=torch.bool) if keep is None else torch.as_tensor(keep, device=x.device)
     if mask.dtype != torch.bool:
         raise ShapeError(f"keep must be boolean (True: attend to the key), got {mask.dtype}")
-    distances = (
-        torch.zeros_like(x, dtype=torch.int64) if distance is None else torch.as_tensor(distance, device=x.device)
-    )
+    distances = _distances(spec, x) if distance is None else torch.as_tensor(distance, device=x.device)
+    if not spec.own_key:
+        mask = mask & (distances > 0)
     for name, given in (("keep", mask), ("distance", distances)):
         shapes.broadcastable(name, given, "." * x.ndim, x.shape)
     for name, given in (("scores", x), ("second", y)):
@@ -62,13 +63,20 @@ def weigh(
                 f"{spec.name} reads {name} as cosines in [-1, 1], got {given.expand(x.shape)[outside][0].item():g}; "
                 f"divide by the lengths of q and k first"
             )
-    visible = Visible(_as_row(mask.expand(x.shape)), _as_row(distances.expand(x.shape)))
+    visible = Visible(_as_row(mask.expand(x.shape)), _as_row(distances.expand(x.shape)), in_order=distance is None)
     aligned = align_scalars(spec, scalars, ROW_SITE, dict.fromkeys("BHGTSV", 1), dtype=x.dtype, device=x.device)
     maps = (_as_row(x), _as_row(y.expand(x.shape)))[: spec.maps]
     weights = dense.weigh(spec, maps, visible, aligned).reshape(x.shape)
     # Comparisons with zero would lose a NaN.
     nan_rows = ((x.isnan() | y.isnan()) & mask).any(-1, keepdim=True)
     return torch.where(nan_rows & mask, math.nan, weights)
+
+
+def _distances(mechanism: Mechanism, x: Tensor) -> Tensor:
+    if not mechanism.rule.ordered and mechanism.own_key:
+        return torch.zeros_like(x, dtype=torch.int64)
+    nearest = 0 if mechanism.own_key else 1
+    return torch.arange(x.shape[-1] - 1 + nearest, nearest - 1, -1, device=x.device)
 
 
 def _rows(name: str, values: Tensor | Sequence[float]) -> Tensor:

@@ -13,6 +13,7 @@ from keysift.mechanisms.difference import (
 )
 from keysift.mechanisms.differential import DIFFERENTIAL_V1, DIFFERENTIAL_V2
 from keysift.mechanisms.entmax import ALPHA_ENTMAX, ASENTMAX, ENTMAX15, SPARSEMAX
+from keysift.mechanisms.forgetting import FORGETTING
 from keysift.mechanisms.lookup import find
 from keysift.mechanisms.minus_constant import (
     CLIPPED_SOFTMAX,
@@ -27,6 +28,12 @@ from keysift.mechanisms.sigmoid import SIGMOID, SIGMOID_VISIBLE
 from keysift.mechanisms.sink import NULL_VALUE, SOFTMAX1, SOFTMAX_SINK
 from keysift.mechanisms.softmax import SOFTMAX
 from keysift.mechanisms.spec import MECHANISMS, WRAPPERS, register
+from keysift.mechanisms.stick_breaking import (
+    STICK_BREAKING,
+    STICK_BREAKING_LEARNED,
+    STICK_BREAKING_OWN_KEY,
+    STICK_BREAKING_REST,
+)
 from keysift.mechanisms.temperature import SELECTIVE_TEMPERATURE, SSMAX
 from keysift.mechanisms.threshold import LSSAR, TDA, TRA
 
@@ -68,6 +75,11 @@ register(TDA)
 register(LSSAR)
 register(SSMAX)
 register(SELECTIVE_TEMPERATURE)
+register(FORGETTING)
+register(STICK_BREAKING)
+register(STICK_BREAKING_OWN_KEY)
+register(STICK_BREAKING_REST)
+register(STICK_BREAKING_LEARNED)
 register(gates.output_gate(SOFTMAX))
 register(gates.output_head_gate(SOFTMAX))
 register(gates.value_gate(SOFTMAX))

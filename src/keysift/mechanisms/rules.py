@@ -1,18 +1,19 @@
 """Rules: how scores become weights. A backend decides by the type of the rule, never by the name of a mechanism.
 
-Pointwise rules make pointwise mechanisms. Counted, RunningSums and Softmax rules make additive (single-pass) ones.
-All others make row-wise ones.
+Pointwise rules make pointwise mechanisms. Counted, RunningSums, StickBreaking and Softmax rules make additive
+(single-pass) ones. All others make row-wise ones.
 
     Pointwise      w = weigh_key(x, distance)                     each key alone; blocks of keys add up in any order
     Counted        w = weigh_key(x, distance, count)              the same, given the number of visible keys; minus the
                                                                   same of a second map, if there is one
     RunningSums    w = top(x) / (sum of bottom(x) + rest)         one pass, with sums rescaled as the maximum grows
+    StickBreaking  w = taken(x) prod of left(x) of newer keys     one pass from the newest key to the oldest
     Softmax        w = gain (softmax(factor x) - share softmax(y) - level)      one pass for each softmax
     Threshold      w = max((order-1) factor x - tau, 0)^(1/(order-1))   tau first, from the whole row; then one pass
     TwoSoftmaxes   w = combine(softmax(x), softmax(y))            both normalisers first, then one pass
     Rectified      w = max(0, gain (softmax(x) - ... - level))    normalisers first, then one pass
     AboveMean      w = max(0, u - offset mean u)^power / sum      the mean first, then one pass
-    RowMap         w = weigh(x, [y,] keep)                        anything else; whole rows at a time
+    RowMap         w = weigh(x, [y,] keep[, distance])            anything else; whole rows at a time
 
 The fields are plain functions of tensors. Keyword-only parameters name the scalars they need. They do not handle masks:
 the scores of masked keys are 0, the caller sets their weights to 0, and the sums in this module leave them out. Only
@@ -34,10 +35,14 @@ from keysift.mechanisms import parts
 
 @dataclass(frozen=True)
 class Visible:
-    """The attention mask and the distances of the keys. Distances are integers, so that masks are exact."""
+    """The attention mask and the distances of the keys. Distances are integers, so that masks are exact.
+
+    in_order  whether keys are known to come oldest first, so that rules that need their order need not sort
+    """
 
     keep_BHTS: Tensor
     distance_BHTS: Tensor
+    in_order: bool = True
 
     @property
     def count_BHT1(self) -> Tensor:
@@ -64,6 +69,11 @@ class Rule(ABC):
 
     absolute: ClassVar[bool] = False
     single_pass: ClassVar[bool] = False
+
+    @property
+    def ordered(self) -> bool:
+        """Whether weights depend on the order of the keys."""
+        return False
 
     @property
     def maps(self) -> int:
@@ -142,10 +152,48 @@ class RunningSums(Rule):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StickBreaking(Rule):
+    """w = taken(x) times the product of left(x) over the visible keys that are newer, left = 1 - taken.
+
+    `shares(x, *, ...)` returns the logarithms of taken and left.
+    own_takes    whether the key at the position of the query takes a share
+    rest_to_own  whether that key gets the weight that no key has taken, besides its share
+    """
+
+    shares: Callable[..., tuple[Tensor, Tensor]]
+    own_takes: bool = True
+    rest_to_own: bool = False
+    single_pass: ClassVar[bool] = True
+
+    @property
+    def ordered(self) -> bool:
+        return True
+
+    def _breaking(self, visible: Visible) -> Visible:
+        """The keys that take a share."""
+        if self.own_takes:
+            return visible
+        older = visible.keep_BHTS & (visible.distance_BHTS > 0)
+        return Visible(older, visible.distance_BHTS, visible.in_order)
+
+    def weigh(self, maps: Maps, visible: Visible, apply: Apply) -> Tensor:
+        log_taken, log_left = apply(self.shares, maps[0])
+        breaking = self._breaking(visible)
+        keep = breaking.keep_BHTS
+        w = torch.where(keep, torch.exp(log_taken + newer_sums(log_left, breaking)), 0.0)
+        if self.rest_to_own:
+            # The exponential of the sum of logarithms: one minus the sum of the weights would cancel.
+            rest = torch.where(keep, log_left, 0.0).sum(-1, keepdim=True).exp()
+            w = w + torch.where(visible.distance_BHTS == 0, rest, 0.0)
+        return w
+
+
+@dataclass(frozen=True, kw_only=True)
 class Softmax(Rule):
-    """w = gain (softmax(factor x, with a sink) - share softmax(factor y) - level); all fields are optional.
+    """w = gain (softmax(factor x + forget, with a sink) - share softmax(factor y) - level); all fields are optional.
 
     factor(count, *, ...)   multiplies the scores
+    forget(*, ...)          logarithms of gates of the keys, B H S 1: a score is raised by those of all newer keys
     sink(*, ...)            logit of an additional key without a value
     share(*, ...)           multiplies the softmax of the second map, which is subtracted
     level(count, *, ...)    subtracted from the weight of every visible key
@@ -153,11 +201,16 @@ class Softmax(Rule):
     """
 
     factor: Step | None = None
+    forget: Step | None = None
     sink: Number | None = None
     share: Step | None = None
     level: Step | None = None
     gain: Step | None = None
     single_pass: ClassVar[bool] = True
+
+    @property
+    def ordered(self) -> bool:
+        return self.forget is not None
 
     @property
     def maps(self) -> int:
@@ -168,6 +221,9 @@ class Softmax(Rule):
         if self.factor is not None:
             factor = apply(self.factor, count)
             maps = tuple(factor * x for x in maps)
+        if self.forget is not None:
+            decay = newer_sums(apply(self.forget).mT.expand_as(maps[0]), visible)
+            maps = tuple(x + decay for x in maps)
         w = parts.softmax(maps[0], keep, sink=None if self.sink is None else apply(self.sink))
         if self.share is not None:
             w = w - apply(self.share) * parts.softmax(maps[1], keep)
@@ -262,18 +318,38 @@ class AboveMean(Rule):
 
 @dataclass(frozen=True, kw_only=True)
 class RowMap(Rule):
-    """w = weigh_row(x, [y,] keep, *, ...): an arbitrary function of the whole row."""
+    """w = weigh_row(x, [y,] keep[, distance], *, ...): an arbitrary function of the whole row.
+
+    distances  pass the distances of the keys too: integers, 0 for the key at the position of the query. Keys come
+               oldest first, unless a caller gives explicit positions in another order.
+    """
 
     weigh_row: Step
     reads: int = 1
+    distances: bool = False
 
     @property
     def maps(self) -> int:
         return self.reads
 
     def weigh(self, maps: Maps, visible: Visible, apply: Apply) -> Tensor:
-        w: Tensor = apply(self.weigh_row, *maps, visible.keep_BHTS)
+        seen = (visible.keep_BHTS, visible.distance_BHTS) if self.distances else (visible.keep_BHTS,)
+        w: Tensor = apply(self.weigh_row, *maps, *seen)
         return w
+
+
+def newer_sums(x_BHTS: Tensor, visible: Visible) -> Tensor:
+    """For each key, the sum of x over the visible keys that are newer. Of two at one position, the later is newer."""
+    x = torch.where(visible.keep_BHTS, x_BHTS, 0.0)
+    if visible.in_order:
+        return _sums_after(x)
+    order = visible.distance_BHTS.expand(x.shape).argsort(dim=-1, descending=True, stable=True)
+    return torch.zeros_like(x).scatter(-1, order, _sums_after(x.gather(-1, order)))
+
+
+def _sums_after(x: Tensor) -> Tensor:
+    """Sums of the elements after each one. From the end, so that small sums are not differences of large ones."""
+    return torch.nn.functional.pad(x[..., 1:], (0, 1)).flip(-1).cumsum(-1).flip(-1)
 
 
 def visible_count(seen: Tensor, like: Tensor) -> Tensor:

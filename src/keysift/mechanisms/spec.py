@@ -60,6 +60,12 @@ class Per(Enum):
     QUERY_CHANNEL = "BHTV"
     KEY = "BGS"
     KEY_CHANNEL = "BGSV"
+    KEY_PER_HEAD = "BHS"  # of a key, for each query head
+
+    @property
+    def of_key(self) -> bool:
+        """Whether there is a value for each key, which a cache stores."""
+        return "S" in self.value
 
     @property
     def projected(self) -> bool:
@@ -191,6 +197,7 @@ class Mechanism:
     key_maps: int = 1
     cosine_scores: bool = False
     causal_only: bool = False
+    own_key: bool = True  # whether a query sees the key at its own position
     window_scalar: str | None = None  # the scalar that bounds the distance at which a weight can differ from zero
     prepare: tuple[Prepare, ...] = ()
     finish: tuple[Finish, ...] = ()
@@ -201,6 +208,8 @@ class Mechanism:
 
     def __post_init__(self) -> None:
         steps = (*self.rule.steps, *self.prepare, *self.finish)
+        if not self.own_key and not self.causal_only:
+            raise ConfigError(f"{self.name}: without its own key a query sees earlier keys only; set causal_only=True")
         object.__setattr__(self, "scalar_names", {step: _keyword_only(step) for step in steps})
         known = {scalar.name for scalar in self.scalars}
         for step in steps:

@@ -114,15 +114,25 @@ def _decode_step(
 
 
 def _cache_entries(mechanism: Mechanism, k: Tensor, v: Tensor, scalars: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Keys, values and per-key scalars in the layout of the cache. Key maps are stored as channels."""
+    """Keys, values and per-key scalars in the layout of the cache, B G T X. Key maps and query heads are channels."""
     new = {"k": _as_channels(k, mechanism.key_maps), "v": v}
     for name, per in _per_key(mechanism).items():
-        new[name] = scalars[name] if per is Per.KEY_CHANNEL else scalars[name][..., None]
+        if per is Per.KEY_PER_HEAD:
+            new[name] = scalars[name].unflatten(1, (v.shape[1], -1)).transpose(2, 3)  # type: ignore[no-untyped-call]
+        else:
+            new[name] = scalars[name] if per is Per.KEY_CHANNEL else scalars[name][..., None]
     return new
 
 
+def _from_cache(entries: Tensor, per: Per) -> Tensor:
+    """A per-key scalar of the cache, B G S X, as the mechanism reads it."""
+    if per is Per.KEY_PER_HEAD:
+        return entries.transpose(2, 3).flatten(1, 2)
+    return entries if per is Per.KEY_CHANNEL else entries[..., 0]
+
+
 def _per_key(mechanism: Mechanism) -> dict[str, Per]:
-    return {s.name: s.per for s in mechanism.scalars if s.per in (Per.KEY, Per.KEY_CHANNEL)}
+    return {s.name: s.per for s in mechanism.scalars if s.per.of_key}
 
 
 def _append(
@@ -137,10 +147,7 @@ def _append(
     of_keys = _per_key(mechanism)
     held = layer_cache.extend(new, context.update)
     k = _as_heads(held.entries["k"], mechanism.key_maps)
-    past = {
-        name: held.entries[name] if per is Per.KEY_CHANNEL else held.entries[name][..., 0]
-        for name, per in of_keys.items()
-    }
+    past = {name: _from_cache(held.entries[name], per) for name, per in of_keys.items()}
     first = [context.update.start + number for number in held.first]
     return (
         k,

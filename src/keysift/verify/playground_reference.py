@@ -146,14 +146,15 @@ def _case(
     scores = _scores(mechanism, cosines, sharpness)
     second = _scores(mechanism, SECOND[: len(cosines)], sharpness)
     kept = tuple(keep or (True,) * len(cosines))
-    distance = tuple(3 * j % 8 for j in range(len(cosines)))  # some near, some beyond the window
+    # Some near, some beyond the window. Where the order matters, keys end at the query.
+    distance = None if mechanism.rule.ordered else tuple(3 * j % 8 for j in range(len(cosines)))
     weights = _weights(mechanism, scores, scalars, second=second, keep=kept, distance=distance)
     return Case(
         mechanism=mechanism.name,
         scores=tuple(map(_short, scores)),
         second=tuple(map(_short, second)) if mechanism.maps == 2 else (),
         keep=kept if keep else (),
-        distance=distance if mechanism.window_scalar else (),
+        distance=distance if mechanism.window_scalar and distance else (),
         scalars=scalars,
         weights=tuple(map(_short, weights.tolist())),
     )

@@ -76,7 +76,10 @@ def draws(mechanism: Mechanism, dtype: torch.dtype, *, keys: int, count: int, sp
         if i % 3 == 2:
             maps[1:] = [maps[0] + 0.2 * y for y in maps[1:]]  # rows where both maps nearly agree
         maps = [x.clamp(-5, 5) for x in maps]
-        distance = torch.randint(0, 4, (keys,), generator=generator)
+        if mechanism.rule.ordered or not mechanism.own_key:
+            distance = torch.arange(keys, 0, -1) - int(mechanism.own_key)  # every key is visible, oldest first
+        else:
+            distance = torch.randint(0, 4, (keys,), generator=generator)
         yield Draw(mechanism, maps, distance, grid[i % len(grid)])
 
 

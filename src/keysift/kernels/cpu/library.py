@@ -1,4 +1,4 @@
-"""The compiled library: finding it, loading it, and the C structures of csrc/{screening,tile,sums,thresholds,decode}.h.
+"""The compiled library: finding it, loading it, and the C structures of the headers in csrc.
 
 The library is loaded on first use. It runs on torch's thread pool, so the two never compete for cores.
 """
@@ -84,7 +84,7 @@ class SumsProblem(ctypes.Structure):
     """keysift_sums_problem of csrc/sums.h."""
 
     _fields_ = [
-        *((n, ctypes.c_int64) for n in ("batch", "heads", "queries", "keys", "key_width", "value_width")),
+        *((n, ctypes.c_int64) for n in ("batch", "heads", "queries", "keys", "key_width", "value_width", "window")),
         ("kind", ctypes.c_int32),
         ("scale", ctypes.c_float),
         ("eps", ctypes.c_float),
@@ -102,11 +102,30 @@ class SumsGradients(ctypes.Structure):
     _fields_ = [*((name, View) for name in ("dq", "dk", "dv")), ("dshift", ctypes.c_void_p)]
 
 
+class SticksProblem(ctypes.Structure):
+    """keysift_sticks_problem of csrc/sticks.h."""
+
+    _fields_ = [
+        *((n, ctypes.c_int64) for n in ("batch", "heads", "queries", "keys", "key_width", "value_width", "window")),
+        ("scale", ctypes.c_float),
+        *((name, View) for name in ("q", "k", "v")),
+        ("segments", ctypes.c_void_p),
+        ("segment_count", ctypes.c_int64),
+        ("offset", ctypes.c_int64),
+    ]
+
+
+class SticksGradients(ctypes.Structure):
+    """keysift_sticks_gradients of csrc/sticks.h."""
+
+    _fields_ = [(name, View) for name in ("dq", "dk", "dv")]
+
+
 class ThresholdRows(ctypes.Structure):
     """keysift_threshold_rows of csrc/thresholds.h."""
 
     _fields_ = [
-        *((name, ctypes.c_int64) for name in ("matrices", "rows", "keys", "visible")),
+        *((name, ctypes.c_int64) for name in ("matrices", "rows", "keys", "visible", "window")),
         ("orders", ctypes.c_void_p),
     ]
 
@@ -178,6 +197,8 @@ STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "keysift_gate_gradients": GateGradients,
     "keysift_sums_problem": SumsProblem,
     "keysift_sums_gradients": SumsGradients,
+    "keysift_sticks_problem": SticksProblem,
+    "keysift_sticks_gradients": SticksGradients,
     "keysift_threshold_rows": ThresholdRows,
     "keysift_decode_layer": DecodeLayer,
     "keysift_decode_source": DecodeSource,
@@ -197,6 +218,8 @@ FUNCTIONS = {
     "keysift_tile_backward": ctypes.c_int,
     "keysift_sums_forward": ctypes.c_int,
     "keysift_sums_backward": ctypes.c_int,
+    "keysift_sticks_forward": ctypes.c_int,
+    "keysift_sticks_backward": ctypes.c_int,
     "keysift_threshold_weigh": ctypes.c_int,
     "keysift_threshold_differentiate": ctypes.c_int,
     "keysift_decode": ctypes.c_int,

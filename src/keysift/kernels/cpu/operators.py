@@ -27,8 +27,8 @@ def declines(call: Call, return_weights: bool) -> str | None:
         return reason
     if call.keep is not None or call.bias is not None or call.slopes is not None:
         return "it does not support a keep mask or a bias"
-    if call.window is not None:
-        return "it does not support a window"
+    if call.kept:
+        return "it does not support keys that are kept beside a window"
     if in_function_transform():
         return "torch.func cannot transform a compiled operator"
     if has_tangents(call):
@@ -45,11 +45,12 @@ def unsupported_positions(positions: Positions) -> str | None:
     return None
 
 
-def segments_and_offset(call: Call) -> tuple[Tensor | None, int]:
-    """Segments and offset of the call. Without a causal mask, the queries are placed after the last key."""
-    segments, offset = call.positions.segments, call.positions.offset
+def reach(call: Call) -> tuple[Tensor | None, int, int]:
+    """Segments, offset and window (0: none) of the call. Without a causal mask, queries come after the last key."""
+    positions = call.mask_positions
+    segments, offset = positions.segments, positions.offset
     if call.causal:
-        return segments, offset
+        return segments, offset, call.mask_window or 0
     if segments is None:
-        return None, call.k.shape[2]
-    return torch.cat((segments[:, :5], segments[:, 4:5]), dim=1), 0
+        return None, call.k.shape[2], 0
+    return torch.cat((segments[:, :5], segments[:, 4:5]), dim=1), 0, 0

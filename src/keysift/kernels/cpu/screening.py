@@ -35,6 +35,8 @@ def declines(call: Call, return_weights: bool) -> str | None:
         return f"it computes screening, not {call.mechanism.name}"
     if not _width_allows_rotation(flags, call.q):
         return "the rotation needs a key width of at least 2"
+    if call.window is not None:
+        return "it does not support a window"
     return operators.declines(call, return_weights)
 
 

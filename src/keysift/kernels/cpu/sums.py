@@ -85,6 +85,7 @@ class Inputs(NamedTuple):
     shift: Tensor | None  # B H T
     segments: Tensor | None  # N 6; None: each row is one segment with this offset
     offset: int
+    window: int  # 0: none
     kind: int
     scale: float
     eps: float
@@ -102,9 +103,9 @@ def run(call: Call) -> tuple[Tensor, None]:
     if kind.shift is not None:
         each_head = kind.shift(call, scalars).expand(q.shape[0], call.heads, q.shape[2], 1)
         shift = dense.repeat_heads(each_head, maps)[..., 0].contiguous()
-    segments, offset = operators.segments_and_offset(call)
+    segments, offset, window = operators.reach(call)
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
-    inputs = Inputs(q, k, v, shift, segments, offset, kind.code, call.scale, kind.eps)
+    inputs = Inputs(q, k, v, shift, segments, offset, window, kind.code, call.scale, kind.eps)
     needs_grad = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, shift))
     as_operator = needs_grad or torch.compiler.is_compiling()
     out: Tensor = _sums(*inputs)[0] if as_operator else _forward(inputs)[0]
@@ -128,7 +129,7 @@ def _difference(call: Call, out: Tensor, scalars: Mapping[str, Tensor]) -> Tenso
 def _problem(x: Inputs) -> SumsProblem:
     return SumsProblem(
         *(*x.q.shape[:3], x.k.shape[2], x.q.shape[3], x.v.shape[3]),
-        *(x.kind, x.scale, x.eps),
+        *(x.window, x.kind, x.scale, x.eps),
         *(View.of(x.q), View.of(x.k), View.of(x.v)),
         *((None, -1) if x.segments is None else (x.segments.data_ptr(), len(x.segments))),
         x.offset,
@@ -189,16 +190,15 @@ def _(dout: Tensor, out: Tensor, log: Tensor, *inputs: Any) -> tuple[Tensor, ...
 
 
 def _save(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[object, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, offset, kind, scale, eps = inputs
+    tensors, ctx.constants = inputs[:5], inputs[5:]  # type: ignore[attr-defined]
     ctx.save_for_backward(*output, *tensors)  # type: ignore[arg-type]
-    ctx.constants = (offset, kind, scale, eps)  # type: ignore[attr-defined]
 
 
 def _differentiate(ctx: torch.autograd.function.FunctionCtx, dout: Tensor, *unused: Tensor) -> tuple[Any, ...]:
     out, log, *tensors = ctx.saved_tensors  # type: ignore[attr-defined]
     x = Inputs(*tensors, *ctx.constants)  # type: ignore[attr-defined]
     dq, dk, dv, dshift = _sums_backward(dout, out, log, *x)
-    return (dq, dk, dv, None if x.shift is None else dshift, *[None] * 5)
+    return (dq, dk, dv, None if x.shift is None else dshift, *[None] * (len(x) - 4))
 
 
 _sums.register_autograd(_differentiate, setup_context=_save)

@@ -52,6 +52,7 @@ class Inputs(NamedTuple):
     orders: Tensor  # H
     segments: Tensor | None  # N 6; None: each row is one segment with this offset
     offset: int
+    window: int  # 0: none
     scale: float
 
 
@@ -69,14 +70,17 @@ def run(call: Call) -> tuple[Tensor, None]:
         orders = apply(rule.order).expand(call.heads, 1, 1).reshape(-1)
     if rule.factor is not None:
         q = q * apply(rule.factor, visible_count(regions.visible_counts(call), q))
-    inputs = Inputs(q, k, v, orders, *operators.segments_and_offset(call), call.scale)
+    inputs = Inputs(q, k, v, orders, *operators.reach(call), call.scale)
     needs_grad = torch.is_grad_enabled() and any(x.requires_grad for x in inputs[:4])
     out: Tensor = _thresholds(*inputs) if needs_grad or torch.compiler.is_compiling() else _forward(inputs)
     return dense.finish(call, out, scalars).to(call.v.dtype), None
 
 
 class Block(NamedTuple):
-    """Some queries of some matrices, and the keys that the last query sees; the first query sees `visible` of them."""
+    """Some queries of some matrices, and the keys they see; the first query sees `visible` of them.
+
+    With a window, it sees the last of these, as many as the window.
+    """
 
     matrices: slice
     rows: slice
@@ -87,26 +91,28 @@ class Block(NamedTuple):
 def _blocks(x: Inputs) -> Iterator[Block]:
     batch, heads, queries, _ = x.q.shape
     if x.segments is None:
-        yield from _blocks_of_segment(0, batch * heads, 0, queries, 0, x.k.shape[2], x.offset)
+        yield from _blocks_of_segment(0, batch * heads, 0, queries, 0, x.k.shape[2], x.offset, x.window)
         return
-    for row, *segment in x.segments.tolist():
-        yield from _blocks_of_segment(row * heads, heads, *segment)
+    for row, query, count, key, keys, offset in x.segments.tolist():
+        yield from _blocks_of_segment(row * heads, heads, query, count, key, keys, offset, x.window)
 
 
 def _blocks_of_segment(
-    matrix: int, matrices: int, query: int, queries: int, key: int, keys: int, offset: int
+    matrix: int, matrices: int, query: int, queries: int, key: int, keys: int, offset: int, window: int
 ) -> Iterator[Block]:
-    size = min(MAX_ROWS, max(PAIRS // max(keys, 1), MIN_ROWS))
+    reach = min(keys, window + MAX_ROWS) if window else keys
+    size = min(MAX_ROWS, max(PAIRS // max(reach, 1), MIN_ROWS))
     for start in range(0, queries, size):
         stop = min(start + size, queries)
-        visible = min(offset + stop, keys)  # to the last query
-        if visible <= 0:
+        last = min(offset + stop, keys)  # exclusive, of the keys that the last query sees
+        first_key = max(offset + start - window + 1, 0) if window else 0
+        if last <= first_key:
             continue
-        rows, columns = slice(query + start, query + stop), slice(key, key + visible)
-        step = max(PAIRS // ((stop - start) * visible), 1)
+        rows, columns = slice(query + start, query + stop), slice(key + first_key, key + last)
+        step = max(PAIRS // ((stop - start) * (last - first_key)), 1)
         for first in range(matrix, matrix + matrices, step):
             batch = slice(first, min(first + step, matrix + matrices))
-            yield Block(batch, rows, columns, offset + start + 1)
+            yield Block(batch, rows, columns, offset + start + 1 - first_key)
 
 
 class Workspace:
@@ -115,7 +121,7 @@ class Workspace:
     def __init__(self, x: Inputs) -> None:
         self.q, self.k, self.v = (each.flatten(0, 1) for each in x[:3])
         self.orders = x.orders.detach().repeat(x.q.shape[0]).contiguous()
-        self.scale = x.scale
+        self.scale, self.window = x.scale, x.window
 
     def score_buffer(self) -> Tensor:
         """Memory for the scores of the largest block."""
@@ -126,7 +132,7 @@ class Workspace:
         """A block as the library reads it, and the part of the buffer that holds its scores."""
         shape = [part.stop - part.start for part in block[:3]]
         x = buffer[: math.prod(shape)].view(shape)
-        return ThresholdRows(*shape, block.visible, self.orders[block.matrices].data_ptr()), x
+        return ThresholdRows(*shape, block.visible, self.window, self.orders[block.matrices].data_ptr()), x
 
     def weights(self, block: Block, buffer: Tensor) -> Tensor:
         """The weights of a block, computed in the buffer."""
@@ -198,14 +204,14 @@ def _(dout: Tensor, order_grad: bool, *inputs: Any) -> tuple[Tensor, ...]:
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, ctx.offset, ctx.scale = inputs
+    *tensors, ctx.offset, ctx.window, ctx.scale = inputs
     ctx.save_for_backward(*tensors)
 
 
 def _differentiate(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
     order_grad = ctx.needs_input_grad[3]
-    *grads, dorders = _thresholds_backward(dout, order_grad, *ctx.saved_tensors, ctx.offset, ctx.scale)
-    return *grads, dorders if order_grad else None, None, None, None
+    *grads, dorders = _thresholds_backward(dout, order_grad, *ctx.saved_tensors, ctx.offset, ctx.window, ctx.scale)
+    return *grads, dorders if order_grad else None, None, None, None, None
 
 
 _thresholds.register_autograd(_differentiate, setup_context=_save)

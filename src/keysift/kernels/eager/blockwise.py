@@ -7,6 +7,8 @@ heads whose window reaches it.
 Letters: B batch, H heads, T queries, S keys, K key width, V value width.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -15,7 +17,7 @@ from keysift.kernels.backend import Backend
 from keysift.kernels.call import Call, slice_pairs
 from keysift.kernels.eager import dense
 from keysift.kernels.transforms import in_function_transform
-from keysift.mechanisms.rules import Pointwise, Visible
+from keysift.mechanisms.rules import Pointwise
 from keysift.mechanisms.spec import Per
 
 BLOCK = 256  # queries per block, and keys per block
@@ -87,7 +89,11 @@ def _block_pair(
     """Contribution of these keys to the output of these queries."""
     x = call.scale * (q @ k.mT)
     visible = call.visible(rows, keys)
-    block_visible = Visible(_select_heads(heads, visible.keep_BHTS), _select_heads(heads, visible.distance_BHTS))
+    block_visible = replace(
+        visible,
+        keep_BHTS=_select_heads(heads, visible.keep_BHTS),
+        distance_BHTS=_select_heads(heads, visible.distance_BHTS),
+    )
     bias = None if call.bias is None else _select_heads(heads, slice_pairs(call.bias, rows, keys))
     x = call.add_biases(x, block_visible, bias)
     block_scalars = {name: slice_scalar(call, name, value, rows, keys, heads) for name, value in scalars.items()}
@@ -106,7 +112,7 @@ def slice_scalar(call: Call, name: str, value: Tensor, rows: slice, keys: slice,
     per = call.mechanism.scalar(name).per
     if per in (Per.QUERY, Per.QUERY_CHANNEL):
         value = value[:, :, rows]
-    if per in (Per.KEY, Per.KEY_CHANNEL):
+    if per.of_key:
         value = value[:, :, keys]
     return _select_heads(heads, value) if "H" in per.value or "G" in per.value else value
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from keysift.kernels import masked_values
 from keysift.kernels.backend import Backend
 from keysift.kernels.call import Call, has_tangents, slice_pairs
-from keysift.kernels.eager import dense
+from keysift.kernels.eager import dense, forgetting
 from keysift.kernels.eager import softmax_operators as operators
 from keysift.kernels.eager.softmax_operators import Inputs
 from keysift.kernels.regions import (
@@ -54,10 +54,26 @@ def declines(call: Call, return_weights: bool) -> str | None:
         return "torch's kernel has no gradient for a bias"
     if (call.bias is not None or call.slopes is not None) and call.mechanism.rule.factor is not None:
         return f"{call.mechanism.name} scales the bias too, and torch's kernel has no gradient for a bias"
+    if call.mechanism.rule.forget is not None:
+        reason = _declines_gates(call)
+        if reason is not None:
+            return reason
     if in_function_transform():
         return "torch.func cannot transform torch's kernel"
     if has_tangents(call):
         return "it has no forward-mode derivative"
+    return None
+
+
+def _declines_gates(call: Call) -> str | None:
+    rule = call.mechanism.rule
+    assert isinstance(rule, Softmax)
+    if rule != Softmax(forget=rule.forget):
+        return "forget gates are not combined with other parts of a softmax"
+    if not _returns_log(call):
+        return "forget gates need the logarithm of the denominator, which only torch's CPU operator returns"
+    if call.kept or call.slopes is not None or regions_of(call) is None:
+        return "forget gates need every key between a key and its query: no masks, biases, kept keys or slopes"
     return None
 
 
@@ -73,6 +89,7 @@ def detects_non_finite(call: Call) -> bool:
         and can_inspect_values()
         and _returns_log(call)
         and call.slopes is None
+        and not (isinstance(call.mechanism.rule, Softmax) and call.mechanism.rule.forget is not None)
         and covering_region(regions_of(call), 1, call.k.shape[2]) is not None
     )
 
@@ -119,6 +136,9 @@ def _run(call: Call) -> Tensor:
             return F.scaled_dot_product_attention(q, k, v, is_causal=covering.causal, scale=call.scale)
     q, k, v, scalars = dense.prepare(call, adds_rest=True)
     apply = dense.with_scalars(call.mechanism, scalars)
+    if rule.forget is not None:
+        out = _softmax_with_gates(call, q, k, v, apply(rule.forget))
+        return dense.finish(call, out, scalars, adds_rest=True).to(call.v.dtype)
     maps = rule.maps
     visible = visible_count(visible_counts(call), q) if rule.factor is not None or rule.level is not None else None
     factor = None
@@ -139,6 +159,18 @@ def _run(call: Call) -> Tensor:
     if rule.gain is not None:
         out = apply(rule.gain) * out
     return dense.finish(call, out, scalars, adds_rest=True).to(call.v.dtype)
+
+
+def _softmax_with_gates(call: Call, q: Tensor, k: Tensor, v: Tensor, log_gates_BHS1: Tensor) -> Tensor:
+    """Softmax attention whose scores fall by the gates of newer keys."""
+    scale, (width, values) = call.scale, (q.shape[3], v.shape[3])
+    if scale <= 0:
+        q, scale = scale * q, 1.0
+    wide = max(width, values)
+    q, k, v = (F.pad(x, (0, wide - x.shape[3])) for x in (q, k, v))
+    segments, offset, _, window, *_ = reach_of(call)
+    decay = log_gates_BHS1[..., 0].double().cumsum(-1)
+    return forgetting.attention(forgetting.Inputs(q, k, v, decay, segments, offset, window, scale))[..., :values]
 
 
 def _sinks(sink: Tensor, heads: int, maps: int, like: Tensor) -> Tensor:

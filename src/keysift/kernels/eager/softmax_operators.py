@@ -160,11 +160,24 @@ class Masks:
         return self.of_bands[:, :, : region.shape[0], first : first + region.shape[1]]
 
 
-def _forward_region(x: Inputs, region: Region, masks: Masks) -> tuple[Tensor, Tensor]:
+def forward_op(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, mask: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    """torch's operator: the output and the logarithm of the denominator."""
     assert _forward_op is not None, "the public function runs instead"
-    q, k, v = _slice_region(x, region)
-    result: tuple[Tensor, Tensor] = _forward_op(q, k, v, 0.0, region.causal, attn_mask=masks.of(region), scale=x.scale)
+    result: tuple[Tensor, Tensor] = _forward_op(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
     return result
+
+
+def backward_op(*tensors: Tensor, causal: bool, mask: Tensor | None, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of q, k and v, given dout, q, k, v, out and the logarithm of the denominator."""
+    assert _backward_op is not None, "the public function runs instead"
+    result: tuple[Tensor, Tensor, Tensor] = _backward_op(*tensors, 0.0, causal, attn_mask=mask, scale=scale)
+    return result
+
+
+def _forward_region(x: Inputs, region: Region, masks: Masks) -> tuple[Tensor, Tensor]:
+    return forward_op(*_slice_region(x, region), causal=region.causal, mask=masks.of(region), scale=x.scale)
 
 
 def _slice_region(x: Inputs, region: Region) -> tuple[Tensor, Tensor, Tensor]:
@@ -258,11 +271,11 @@ def _backward(x: Inputs, dout: Tensor, out: Tensor, log: Tensor) -> tuple[Tensor
 def _backward_region(
     x: Inputs, region: Region, masks: Masks, dout: Tensor, out: Tensor, log: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    assert _backward_op is not None, "the public function runs instead"
     where = (region.rows, slice(None), region.queries)
-    dq, dk, dv = _backward_op(
-        *(dout[where], *_slice_region(x, region), out[where], log[where], 0.0, region.causal),
-        attn_mask=masks.of(region),
+    dq, dk, dv = backward_op(
+        *(dout[where], *_slice_region(x, region), out[where], log[where]),
+        causal=region.causal,
+        mask=masks.of(region),
         scale=x.scale,
     )
     return dq.contiguous(), dk.contiguous(), dv.contiguous()

@@ -46,6 +46,27 @@ function softmaxWithSink(x, keep, logit) {
   );
 }
 
+/**
+ * Each key takes the share sigmoid(x) of what newer keys have left; keys come oldest first. With `own`, the last key is the
+ * query's own, which takes no share and gets the rest.
+ * @type {(x: Float64Array, keep: Mask, own?: boolean) => Float64Array}
+ */
+function stickBreaking(x, keep, own = false) {
+  const w = new Float64Array(x.length);
+  const last = x.length - (own ? 2 : 1);
+  let logLeft = 0;
+  for (let j = last; j >= 0; j--) {
+    if (!keep[j]) continue;
+    w[j] = Math.exp(logLeft - softplus(-x[j]));
+    logLeft -= softplus(x[j]);
+  }
+  if (own && keep[last + 1]) w[last + 1] = Math.exp(logLeft);
+  return w;
+}
+
+/** @type {(v: number) => number} */
+const softplus = (v) => Math.max(v, 0) + Math.log1p(Math.exp(-Math.abs(v)));
+
 /** @type {(keep: Mask) => number} */
 const visibleKeys = (keep) => Math.max(countVisible(keep), 1);
 /** @type {(keep: Mask) => number} */
@@ -145,6 +166,17 @@ const WEIGH = {
   },
   lssar,
   ssmax: (x, row) => scaledSoftmax(x, row.keep, row.sharpness * logVisibleKeys(row.keep)),
+  forgetting: (x, row) => {
+    let newer = countVisible(row.keep);
+    return softmax(
+      mapVisible(x, row.keep, (v) => v + --newer * row.log_forget),
+      row.keep,
+    );
+  },
+  stick_breaking: (x, row) => stickBreaking(x, row.keep),
+  stick_breaking_own_key: (x, row) => stickBreaking(x, row.keep),
+  stick_breaking_learned: (x, row) => stickBreaking(x, row.keep),
+  stick_breaking_rest: (x, row) => stickBreaking(x, row.keep, true),
   selective_temperature: (x, row) => scaledSoftmax(x, row.keep, 1 + row.token + row.growth * logVisibleKeys(row.keep)),
 };
 
