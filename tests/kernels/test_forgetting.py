@@ -50,7 +50,7 @@ def test_blocks_and_positions(level: float, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_gate_belongs_to_a_query_head() -> None:
     """Also where query heads share a key head: closing the gates of one head changes no other head."""
-    assert FOX.scalar("log_forget").per is Per.KEY_PER_HEAD
+    assert FOX.scalar("log_forget").per is Per.HEAD_KEY
     q, k, v = torch.randn(1, 4, 20, 4), torch.randn(1, 2, 20, 4), torch.randn(1, 2, 20, 4)
     gates = torch.full((1, 4, 20), -0.1)
     before = attend("forgetting", q, k, v, scalars={"log_forget": gates})

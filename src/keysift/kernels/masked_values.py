@@ -40,7 +40,7 @@ def sanitize(call: Call, *, keys_finite: bool = False) -> tuple[Call, Tensor | N
     keys_finite  the caller knows that k, v and the scalars of the keys are finite; they are not read then
     """
     of_queries = [call.scalars[name] for name in _scalars_per(call, Per.QUERY, Per.QUERY_CHANNEL)]
-    of_keys = [call.scalars[name] for name in _scalars_per(call, Per.KEY, Per.KEY_CHANNEL, Per.KEY_PER_HEAD)]
+    of_keys = [call.scalars[name] for name in _scalars_per(call, Per.KEY, Per.KEY_CHANNEL, Per.HEAD_KEY)]
     if all_finite(call.q, *of_queries, *(() if keys_finite else (call.k, call.v, *of_keys))):
         return call.known_finite(), None
     bad_BHT, bad_BHS = _non_finite_queries(call), _non_finite_keys(call)
@@ -104,7 +104,7 @@ def _non_finite_keys(call: Call) -> Tensor:
     for name in _scalars_per(call, Per.KEY, Per.KEY_CHANNEL):
         bad = bad | _any_channel_non_finite(call.scalars[name])
     bad = bad.repeat_interleave(call.heads // groups, dim=1)
-    for name in _scalars_per(call, Per.KEY_PER_HEAD):
+    for name in _scalars_per(call, Per.HEAD_KEY):
         bad = bad | _any_channel_non_finite(call.scalars[name])
     return bad
 

@@ -67,4 +67,4 @@ def _view(tensor: Tensor, per: Per) -> Tensor:
         return tensor[:, None, None]
     if per is Per.HEAD_CHANNEL:
         return tensor[:, None, :]
-    return tensor[..., None] if per in (Per.QUERY, Per.KEY, Per.KEY_PER_HEAD) else tensor
+    return tensor[..., None] if per in (Per.QUERY, Per.KEY, Per.HEAD_KEY) else tensor

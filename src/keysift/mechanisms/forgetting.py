@@ -33,7 +33,7 @@ FORGETTING = Mechanism(
         Scalar(
             name="log_forget",
             meaning="the logarithm of a token's forget gate, which discounts all older keys; 0 keeps them",
-            per=Per.KEY_PER_HEAD,
+            per=Per.HEAD_KEY,
             link=log_sigmoid,
             bias=True,
             up_to=0.0,

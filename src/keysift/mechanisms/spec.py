@@ -60,7 +60,7 @@ class Per(Enum):
     QUERY_CHANNEL = "BHTV"
     KEY = "BGS"
     KEY_CHANNEL = "BGSV"
-    KEY_PER_HEAD = "BHS"  # of a key, for each query head
+    HEAD_KEY = "BHS"
 
     @property
     def of_key(self) -> bool:

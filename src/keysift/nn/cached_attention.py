@@ -117,7 +117,7 @@ def _cache_entries(mechanism: Mechanism, k: Tensor, v: Tensor, scalars: dict[str
     """Keys, values and per-key scalars in the layout of the cache, B G T X. Key maps and query heads are channels."""
     new = {"k": _as_channels(k, mechanism.key_maps), "v": v}
     for name, per in _per_key(mechanism).items():
-        if per is Per.KEY_PER_HEAD:
+        if per is Per.HEAD_KEY:
             new[name] = scalars[name].unflatten(1, (v.shape[1], -1)).transpose(2, 3)  # type: ignore[no-untyped-call]
         else:
             new[name] = scalars[name] if per is Per.KEY_CHANNEL else scalars[name][..., None]
@@ -126,7 +126,7 @@ def _cache_entries(mechanism: Mechanism, k: Tensor, v: Tensor, scalars: dict[str
 
 def _from_cache(entries: Tensor, per: Per) -> Tensor:
     """A per-key scalar of the cache, B G S X, as the mechanism reads it."""
-    if per is Per.KEY_PER_HEAD:
+    if per is Per.HEAD_KEY:
         return entries.transpose(2, 3).flatten(1, 2)
     return entries if per is Per.KEY_CHANNEL else entries[..., 0]
 

@@ -168,7 +168,7 @@ def _softmax_with_gates(call: Call, q: Tensor, k: Tensor, v: Tensor, log_gates_B
         q, scale = scale * q, 1.0
     wide = max(width, values)
     q, k, v = (F.pad(x, (0, wide - x.shape[3])) for x in (q, k, v))
-    segments, offset, _, window, *_ = reach_of(call)
+    segments, offset, _, window, *_ = window_mask_of(call)
     decay = log_gates_BHS1[..., 0].double().cumsum(-1)
     return forgetting.attention(forgetting.Inputs(q, k, v, decay, segments, offset, window, scale))[..., :values]
 
