@@ -76,7 +76,7 @@ def _block_size(decay_BHS: Tensor) -> int:
 def _blocks(x: Inputs) -> Iterator[Block]:
     queries, keys = x.q.shape[2], x.k.shape[2]
     whole = (None, 0, queries, 0, keys, x.offset)
-    rows: list[tuple[Any, ...]] = [whole] if x.segments is None else x.segments.tolist()  # type: ignore[list-item]
+    rows: list[tuple[Any, ...]] = [whole] if x.segments is None else x.segments.tolist()
     size = _block_size(x.decay)
     query, key = (float(t.norm(dim=-1).amax()) for t in (x.q, x.k))
     # Scores lie within this bound, so that beyond twice of it the decay alone decides.
