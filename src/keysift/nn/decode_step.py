@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from keysift.kernels.attend import forced_backend
 from keysift.kernels.cpu import decode, library
 from keysift.kernels.cpu.decode import Decoder, Ends, ModelWeights
+from keysift.kernels.cpu.huge_pages import use_huge_pages
 from keysift.kernels.cpu.library import DecodeCache
 from keysift.kernels.transforms import can_inspect_values, in_forward_mode
 from keysift.nn.cache import Cache
@@ -76,6 +77,8 @@ class BoundCache:
             layer_cache.prepare_keys(decoder, layer) if layer_screens else None
             for layer, (layer_cache, layer_screens) in enumerate(zip(cache.layers, screens, strict=True))
         ]
+        blocks = (keys.blocks for keys in prepared if keys is not None)
+        use_huge_pages([*(x for entries in self._entries for x in entries.values()), *blocks])
         self._kept = [(store.ring_G2, keys) for store, keys in zip(cache.layers, prepared, strict=True)]
         self.structures = (DecodeCache * len(cache.layers))(
             *(
@@ -122,6 +125,7 @@ class DecodeStep:
             for layer in weights.layers
         ]
         self.decoder = Decoder(weights)
+        use_huge_pages(model.parameters())
 
     def declines(self, cache: Cache) -> str | None:
         """Why the step cannot use this cache, or None."""
