@@ -358,7 +358,7 @@ int Token::run(int64_t threads) {
   if (threads <= 1) {
     return run_tasks(1, 1, scratch_, [&](int64_t, char* scratch) {
       for (const DecodePhase& phase : phases_) {
-        for (int64_t task = 0; task < phase.tasks; ++task) run(call_, phase, task, scratch);
+        for (int64_t task = 0; task < phase.tasks; ++task) run(call_, phase, task, task == 0, scratch);
       }
     });
   }
@@ -367,8 +367,10 @@ int Token::run(int64_t threads) {
     for (size_t x = 0; x < phases_.size(); ++x) {
       const DecodePhase& phase = phases_[x];
       Progress& at = progress[x];
+      bool first = true;
       for (int64_t task = at.next++; task < phase.tasks; task = at.next++) {
-        run(call_, phase, task, scratch);
+        run(call_, phase, task, first, scratch);
+        first = false;
         at.done.fetch_add(1, std::memory_order_acq_rel);
       }
       for (int spins = 0; at.done.load(std::memory_order_acquire) < phase.tasks; ++spins) {

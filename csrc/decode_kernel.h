@@ -19,9 +19,11 @@ inline void decode_embed(const DecodeCall& call, int64_t b) {
   if (m.unit_rows) scale_row(x, Factor(m.in_scale * inverse_length(x, call.x_stride)), call.x_stride);
 }
 
-// The residual stream of every row, normalised; without a norm it is used in place.
-KEYSIFT_INLINE const float* normalised(const DecodeCall& call, const void* gain, double eps, float* to) {
+// The residual stream of every row, normalised; without a norm it is used in place. The first task of a step that a thread runs
+// (first) computes it, and the thread's other tasks of the step find it in their scratch memory.
+KEYSIFT_INLINE const float* normalised(const DecodeCall& call, const void* gain, double eps, bool first, float* to) {
   const keysift_decode_model& m = *call.model;
+  if (!first) return to;
   for (int64_t b = 0; b < call.batch; ++b) {
     rms_norm(call.x + b * call.x_stride, gain, m.dtype, m.width, eps, to + b * call.x_stride);
   }
@@ -37,9 +39,9 @@ struct Projection {
 };
 
 template <int Dtype>
-void decode_project(const DecodeCall& call, const DecodeLayer& layer, int64_t task, float* scratch) {
+void decode_project(const DecodeCall& call, const DecodeLayer& layer, int64_t task, bool first_task, float* scratch) {
   const keysift_decode_layer& w = *layer.weights;
-  const float* x = w.norm_gain ? normalised(call, w.norm_gain, w.norm_eps, scratch) : call.x;
+  const float* x = w.norm_gain ? normalised(call, w.norm_gain, w.norm_eps, first_task, scratch) : call.x;
   const Projection all[] = {
       {w.q, w.q_bias, w.heads * w.key_width, call.q, call.q_stride},
       {w.k, w.k_bias, w.kv_heads * w.key_width, call.k, call.k_stride},
@@ -78,9 +80,9 @@ void decode_add(const DecodeCall& call, const void* matrix, const void* bias, in
 }
 
 template <int Dtype>
-void decode_hidden(const DecodeCall& call, const DecodeLayer& layer, int64_t task, float* scratch) {
+void decode_hidden(const DecodeCall& call, const DecodeLayer& layer, int64_t task, bool first_task, float* scratch) {
   const keysift_decode_layer& w = *layer.weights;
-  const float* x = normalised(call, w.hidden_gain, w.norm_eps, scratch);
+  const float* x = normalised(call, w.hidden_gain, w.norm_eps, first_task, scratch);
   const int64_t first = task * layer.hidden_rows, last = smaller(w.hidden_width, first + layer.hidden_rows);
   const auto to = [&](int64_t b, int64_t row) { return call.hidden + b * call.hidden_stride + row; };
   products_of_rows<Dtype, false>(w.hidden_gate, call.model->width, first, last, x, call.x_stride, call.batch,
@@ -92,9 +94,9 @@ void decode_hidden(const DecodeCall& call, const DecodeLayer& layer, int64_t tas
 }
 
 template <int Dtype, bool UnitRows>
-void decode_readout(const DecodeCall& call, int64_t task, float* scratch) {
+void decode_readout(const DecodeCall& call, int64_t task, bool first_task, float* scratch) {
   const keysift_decode_model& m = *call.model;
-  const float* x = m.final_eps > 0 ? normalised(call, m.final_gain, m.final_eps, scratch) : call.x;
+  const float* x = m.final_eps > 0 ? normalised(call, m.final_gain, m.final_eps, first_task, scratch) : call.x;
   const int64_t first = task * call.readout_rows, last = smaller(m.vocabulary, first + call.readout_rows);
   const vf scale = splat(static_cast<float>(m.out_scale)), shortest = splat(static_cast<float>(kUnitEps * kUnitEps));
   products_of_rows<Dtype, UnitRows>(
@@ -104,14 +106,15 @@ void decode_readout(const DecodeCall& call, int64_t task, float* scratch) {
           for (int l = 0; l < kLanes; ++l) length[l] = sqrtf(length[l]);
           out = out * scale / length;
         }
-        float each[kLanes];
-        store(each, out);
-        write_row(each, Dtype, rows, const_cast<char*>(element(call.logits, Dtype, b * m.vocabulary + row)));
+        typename Elements<Dtype>::type each[kLanes];
+        Elements<Dtype>::store_all(each, out);
+        char* to = const_cast<char*>(element(call.logits, Dtype, b * m.vocabulary + row));
+        memcpy(to, each, static_cast<size_t>(rows) * sizeof each[0]);
       });
 }
 
 template <int Dtype>
-void decode_step(const DecodeCall& call, const DecodePhase& phase, int64_t task, char* memory) {
+void decode_step(const DecodeCall& call, const DecodePhase& phase, int64_t task, bool first_task, char* memory) {
   float* scratch = reinterpret_cast<float*>(memory);
   const DecodeLayer& layer = call.layers[phase.layer];
   const keysift_decode_layer& w = *layer.weights;
@@ -119,7 +122,7 @@ void decode_step(const DecodeCall& call, const DecodePhase& phase, int64_t task,
     case kEmbed:
       return decode_embed(call, task);
     case kProject:
-      return decode_project<Dtype>(call, layer, task, scratch);
+      return decode_project<Dtype>(call, layer, task, first_task, scratch);
     case kAttend: {
       ScratchLayout layout{memory};
       return Attend(call, layer, layer.tasks[task], &layout).run<Dtype>();
@@ -128,21 +131,21 @@ void decode_step(const DecodeCall& call, const DecodePhase& phase, int64_t task,
       return decode_add<Dtype>(call, w.o, w.o_bias, w.heads * w.value_width, task * layer.output_rows, layer.output_rows,
                                call.mixed, call.mixed_stride);
     case kHidden:
-      return decode_hidden<Dtype>(call, layer, task, scratch);
+      return decode_hidden<Dtype>(call, layer, task, first_task, scratch);
     case kDown:
       return decode_add<Dtype>(call, w.hidden_down, nullptr, w.hidden_width, task * layer.down_rows, layer.down_rows, call.hidden,
                                call.hidden_stride);
     case kReadout:
-      return call.model->unit_rows ? decode_readout<Dtype, true>(call, task, scratch)
-                                   : decode_readout<Dtype, false>(call, task, scratch);
+      return call.model->unit_rows ? decode_readout<Dtype, true>(call, task, first_task, scratch)
+                                   : decode_readout<Dtype, false>(call, task, first_task, scratch);
   }
 }
 
-inline void decode_run(const DecodeCall& call, const DecodePhase& phase, int64_t task, char* scratch) {
+inline void decode_run(const DecodeCall& call, const DecodePhase& phase, int64_t task, bool first_task, char* scratch) {
   const int32_t dtype = call.model->dtype;
-  if (dtype == KEYSIFT_F32) return decode_step<KEYSIFT_F32>(call, phase, task, scratch);
-  if (dtype == KEYSIFT_BF16) return decode_step<KEYSIFT_BF16>(call, phase, task, scratch);
-  decode_step<KEYSIFT_F16>(call, phase, task, scratch);
+  if (dtype == KEYSIFT_F32) return decode_step<KEYSIFT_F32>(call, phase, task, first_task, scratch);
+  if (dtype == KEYSIFT_BF16) return decode_step<KEYSIFT_BF16>(call, phase, task, first_task, scratch);
+  decode_step<KEYSIFT_F16>(call, phase, task, first_task, scratch);
 }
 
 inline int64_t decode_scratch(const keysift_decode_layer& w) {

@@ -60,7 +60,8 @@ struct DecodeCall {
 
 struct DecodeKernels {
   int64_t (*attend_scratch)(const keysift_decode_layer& weights);
-  void (*run)(const DecodeCall& call, const DecodePhase& phase, int64_t task, char* scratch);
+  // first_task: the thread has run no other task of this phase. Its scratch memory is kept until the phase ends.
+  void (*run)(const DecodeCall& call, const DecodePhase& phase, int64_t task, bool first_task, char* scratch);
 };
 
 }  // namespace keysift

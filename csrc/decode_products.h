@@ -30,12 +30,27 @@ struct Elements {
       return (vf)(__builtin_convertvector(bits, word) << 16);
     }
   }
+  // As write_row: f16 does not overflow.
+  KEYSIFT_INLINE static void store_all(uint16_t* p, vf x) {
+    if constexpr (Dtype == KEYSIFT_F16) {
+#if defined(__AVX512F__)
+      const vf most = splat(65504.0f);
+      x = x > most ? most : (x < -most ? -most : x);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_maskz_cvtps_ph(0xffff, (__m512)x, 0));
+      return;
+#endif
+    }
+    float each[kLanes];
+    store(each, x);
+    write_row(each, Dtype, kLanes, reinterpret_cast<char*>(p));
+  }
 };
 
 template <>
 struct Elements<KEYSIFT_F32> {
   typedef float type;
   KEYSIFT_INLINE static vf load_all(const float* p) { return load(p); }
+  KEYSIFT_INLINE static void store_all(float* p, vf x) { store(p, x); }
 };
 
 // The first `count` lanes from memory, the others 0. Nothing past them is read.

@@ -55,6 +55,9 @@ MODELS: dict[str, Callable[[], LanguageModel]] = {
             rope_rates="yarn:factor=4,original=8",
         )
     ),
+    "several tasks of each matrix product": lambda: perturbed_transformer(
+        dataclasses.replace(SMALL, vocab_size=1500, width=64, hidden_width=700, head_width=80)
+    ),
     "softmax and screening": lambda: perturbed_transformer(
         dataclasses.replace(SMALL, key_heads=4, mechanism=("screening", "softmax"), window=(4, 0))
     ),
@@ -103,7 +106,7 @@ def test_far_from_the_first_position(name: str) -> None:
     cache_matches_forward(MODELS[name](), (9, 1, 1, 1), start=1_000_000)
 
 
-@pytest.mark.parametrize("name", ["long windows", "softmax, shared keys"])
+@pytest.mark.parametrize("name", ["long windows", "softmax, shared keys", "several tasks of each matrix product"])
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_long_texts_and_threads(name: str, threads: int) -> None:
     """Tasks of several pieces; the number of threads does not change a bit."""

@@ -45,16 +45,20 @@ class ModuleState:
             *(hooks for module in modules for hooks in forward_hooks(module)),
             *(listeners for tap in taps for listeners in (tap._listeners, tap._editors)),
         ]
-        self._places = [(module._parameters, name) for module in modules for name in module._parameters]
+        places = [(module._parameters, name) for module in modules for name in module._parameters]
+        self._homes, self._names = [home for home, _ in places], [name for _, name in places]
         self._parameters_then = self._read()
 
-    def _read(self) -> list[int | None]:
-        found = [parameters.get(name) for parameters, name in self._places]
-        return [None if parameter is None else parameter.data_ptr() for parameter in found]
+    # These run before every token, when its weights have filled the processor's caches: map avoids a loop in Python.
+    def _found(self) -> list[Any]:
+        return [x for x in map(dict.get, self._homes, self._names) if x is not None]
+
+    def _read(self) -> list[int]:
+        """Addresses of all parameters. A parameter that was set to None is missing, so the list is another one."""
+        return list(map(Tensor.data_ptr, self._found()))
 
     def requires_grad(self) -> bool:
-        found = [parameters.get(name) for parameters, name in self._places]
-        return any(parameter is not None and parameter.requires_grad for parameter in found)
+        return any(parameter.requires_grad for parameter in self._found())
 
     def difference(self) -> str | None:
         """The first difference that matters, or None."""
