@@ -15,7 +15,7 @@ from tests.refusals import refuses
 
 TEXTS = [[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 2, 3], [7, 8, 9, 1, 2]]
 EAGER_ONLY = ("gemma2",)
-FAMILIES = ["gpt2", "llama", "qwen2", "qwen3", "mistral", "gemma", "gemma2"]
+FAMILIES = ["gpt2", "llama", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3", "smollm3", "phi", "phi3"]
 CASES = [
     (family, implementation)
     for family in FAMILIES

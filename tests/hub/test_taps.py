@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from keysift.hub.stream_taps import decoder_layers
 from keysift.hub.taps import edit, trace
 from tests.hub.test_probe import FAMILIES, TEXTS, plain
 from tests.hub.transformers_models import build
@@ -22,6 +23,41 @@ def test_traced_weights_equal_output_attentions(family: str) -> None:
         torch.testing.assert_close(actual[0], expected[0], rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(actual[1, :, real], expected[1, :, real], rtol=1e-4, atol=1e-5)
     assert model.config._attn_implementation == "eager"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_residual_stream_is_the_models_own(family: str) -> None:
+    """The traced parts add up, and equal output_hidden_states; every part can be edited, and then no hook is left."""
+    model = build(family, "eager")
+    tokens = torch.tensor(TEXTS[:1])
+    theirs = model(tokens, output_hidden_states=True)
+    with trace(model, "blocks.*.hook_*", "*.mlp.hook_post", "hook_embed", "logits") as seen:
+        assert torch.equal(model(tokens).logits, theirs.logits)
+    assert torch.equal(seen["logits"], theirs.logits)
+    assert seen["embed"].shape == seen["layers.0.mlp_out"].shape == (1, 12, 32)
+    assert torch.equal(seen["layers.0.stream"], seen["layers.1.stream_in"])
+    for layer in (0, 1):
+        own = {name: seen.get(f"layers.{layer}.{name}") for name in PARTS}
+        assert torch.equal(own["stream_in"], theirs.hidden_states[layer])
+        middle = own["stream_in"] + own["attention_out"]
+        assert (own["stream_mid"] is None) == (family == "phi"), "its attention and its mlp read the same stream"
+        torch.testing.assert_close(own["stream"], middle + own["mlp_out"], rtol=1e-4, atol=1e-4)
+        if own["stream_mid"] is not None:
+            assert torch.equal(own["stream_mid"], middle)
+    for name in [address for address in seen if ".0." not in address]:
+        with edit(model, {name: lambda x: x + x.square()}):
+            assert not torch.allclose(model(tokens).logits, theirs.logits, atol=1e-3), name
+        with edit(model, {name: lambda x: x}):
+            torch.testing.assert_close(model(tokens).logits, theirs.logits, rtol=1e-4, atol=1e-4)
+    assert torch.equal(model(tokens).logits, theirs.logits)
+
+
+PARTS = ("stream_in", "attention_out", "stream_mid", "mlp_out", "stream")
+
+
+def test_a_model_without_decoder_layers_is_refused() -> None:
+    with refuses("Linear has no list of layers with attention and mlp"):
+        decoder_layers(torch.nn.Linear(2, 2))
 
 
 @pytest.mark.parametrize("what", ["q", "k", "v", "scores", "relevance", "output"])

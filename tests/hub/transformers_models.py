@@ -15,6 +15,8 @@ def build(family: str, implementation: str = "sdpa", **options: Any) -> Any:
 
     torch.manual_seed(0)
     sizes = {"vocab_size": len(WORDS), "attn_implementation": implementation, **options}
+    if family in ("phi", "phi3", "smollm3"):
+        sizes["pad_token_id"] = 0  # the default lies outside this vocabulary
     if family == "gemma2":
         sizes["attn_logit_softcapping"] = 0.5  # low enough to affect scores of this size
     if family == "gpt2":
@@ -27,6 +29,10 @@ def build(family: str, implementation: str = "sdpa", **options: Any) -> Any:
             "mistral": transformers.MistralConfig,
             "gemma": transformers.GemmaConfig,
             "gemma2": transformers.Gemma2Config,
+            "gemma3": transformers.Gemma3TextConfig,
+            "smollm3": transformers.SmolLM3Config,
+            "phi": transformers.PhiConfig,
+            "phi3": transformers.Phi3Config,
         }[family]
         config = kind(
             hidden_size=32,

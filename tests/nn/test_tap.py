@@ -9,7 +9,7 @@ import torch
 from keysift.core.errors import KeysiftError
 from keysift.kernels.attend import force_backend
 from keysift.mechanisms import find
-from keysift.models.transformer import TransformerConfig
+from keysift.models.transformer import Transformer, TransformerConfig
 from keysift.nn.tap import call_taps, edit, taps, trace
 from tests.models.checks import TINY, perturbed_multiscreen, perturbed_transformer, tokens_for
 from tests.refusals import refuses
@@ -39,6 +39,8 @@ def test_trace_records_values() -> None:
         "layers.1.tiles.relevance",
         "layers.1.tiles.screened",
         "layers.1.tiles.gate",
+        "layers.1.stream_in",
+        "layers.1.tiles_out",
         "layers.1.stream",
     }
     assert traced["layers.0.tiles.relevance"].shape == (2, 3, 7, 7)
@@ -151,6 +153,29 @@ def test_transformer_lens_names_find_the_same_tap() -> None:
         "layers.0.attention.q",
         "layers.1.attention.scores",
     }
+
+
+def test_the_residual_stream_has_transformer_lens_names() -> None:
+    """The parts of the stream add up, and editing one changes the logits."""
+    parts = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
+    for model in (perturbed_transformer(SMALL), perturbed_multiscreen(TINY)):
+        tokens = tokens_for(model, 2, 7)
+        logits = model(tokens)
+        with trace(model, "blocks.*.hook_*", "hook_embed", "unembed.hook_out") as seen:
+            torch.testing.assert_close(model(tokens), logits, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(seen["logits"], logits)
+        assert torch.equal(seen["embed"], seen["layers.0.stream_in"])
+        assert torch.equal(seen["layers.0.stream"], seen["layers.1.stream_in"])
+        written = [value for name, value in seen.items() if name.endswith("_out")]
+        torch.testing.assert_close(seen["layers.1.stream"], sum(written, seen["embed"]), rtol=1e-5, atol=1e-5)
+        names = [f"blocks.1.hook_{part}" for part in parts] if isinstance(model, Transformer) else []
+        for name in (*names, "hook_embed", "unembed.out", "blocks.0.attn_out"):
+            with edit(model, {name: lambda x: x + x.square()}):
+                assert not torch.allclose(model(tokens), logits, atol=1e-4), name
+    model = perturbed_transformer(SMALL)
+    with trace(model, "blocks.0.mlp.hook_post") as seen:
+        model(tokens_for(model, 1, 3))
+    assert seen["layers.0.mlp.hidden"].shape == (1, 3, model.layers[0].mlp.down_proj.in_features)
 
 
 def test_an_edit_of_another_shape_is_refused() -> None:

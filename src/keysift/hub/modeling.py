@@ -91,7 +91,7 @@ class KeysiftModel(KeysiftPreTrainedModel):
         with_attentions = self._wants("output_attentions", output_attentions)
         rows_BTD = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
         with offloaded_parameters(model.embedding), collect_weights(model, with_attentions) as weights:
-            x_BTD = model.embed_rows(rows_BTD)
+            x_BTD = model.first_stream(rows_BTD)
             streams = [x_BTD]
             x_BTD = model.run_layers(x_BTD, context, own_cache, self._run(streams, with_attentions))
             last_BTD = model.final_hidden(x_BTD)

@@ -95,7 +95,7 @@ def _view(
         if options.get(extra) is not None:
             raise UnsupportedError(
                 f"{type(module).__name__} adds {extra} to its scores, which the lens does not support; "
-                f"GPT-2, Llama, Qwen, Mistral and Gemma models work"
+                f"GPT-2, Llama, Qwen, Mistral, Gemma, SmolLM and Phi models work"
             )
     scaling = options.get("scaling")
     call = make_call(

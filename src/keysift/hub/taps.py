@@ -4,7 +4,8 @@
     with edit(model, {"layers.3.scores": f}): model(**tokens)
 
 Values are those of the model's attention: q, k and v as it receives them, scores after scaling and soft cap but before
-the mask, relevance (the weights), and output, B H T V. A trace alone leaves the model's output bit-identical.
+the mask, relevance (the weights), and output, B H T V; and those of its residual stream (stream_taps.py). A trace alone
+leaves the model's output bit-identical.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +17,7 @@ from weakref import WeakKeyDictionary
 from torch import Tensor
 
 from keysift.hub.probe import probed
+from keysift.hub.stream_taps import attach, stream_taps
 from keysift.kernels.eager import dense
 from keysift.lens.layer_view import LayerView
 from keysift.nn.tap import Tap, edit_taps, trace_taps
@@ -49,9 +51,10 @@ def _open_taps(model: Any) -> Iterator[dict[str, Tap]]:
         yield _opened[model]
         return
     layers = range(model.config.num_hidden_layers)
-    taps = _opened[model] = {_address(layer, value): Tap() for layer in layers for value in VALUES}
+    attention = {_address(layer, value): Tap() for layer in layers for value in VALUES}
+    taps = _opened[model] = {**attention, **stream_taps(model)}
     try:
-        with probed(model, lambda view: _attend(view, taps), ()):
+        with probed(model, lambda view: _attend(view, taps), ()), attach(model, taps):
             yield taps
     finally:
         del _opened[model]

@@ -26,7 +26,7 @@ from keysift.nn.layer_cache import LayerCache
 from keysift.nn.rope_scaling import NONE, with_original
 from keysift.nn.rotary import RotaryEmbedding
 from keysift.nn.scalars import MechanismScalars
-from keysift.nn.tap import TapBase
+from keysift.nn.tap import Tap, TapBase
 from keysift.nn.tile import Layer
 
 Run = Callable[[nn.Module, Tensor, AttentionContext, LayerCache | None], Tensor]
@@ -49,9 +49,18 @@ class LanguageModel(nn.Module, ABC):
     layers: nn.ModuleList
     lm_head: nn.Module
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.logits = Tap(), Tap()
+
     def embed_rows(self, rows_BTD: Tensor) -> Tensor:
-        """The first residual stream B T D, from rows of the embedding."""
+        """The first residual stream B T D, from rows of the embedding, before the tap `embed`."""
         return rows_BTD
+
+    def first_stream(self, rows_BTD: Tensor) -> Tensor:
+        """The input B T D of the first layer, from rows of the embedding."""
+        x_BTD: Tensor = self.embed(self.embed_rows(rows_BTD))
+        return x_BTD
 
     @abstractmethod
     def final_hidden(self, x_BTD: Tensor) -> Tensor:
@@ -59,7 +68,7 @@ class LanguageModel(nn.Module, ABC):
 
     def readout(self, x_BTD: Tensor) -> Tensor:
         """Logits B T N of the last residual stream."""
-        logits_BTN: Tensor = self.lm_head(self.final_hidden(x_BTD))
+        logits_BTN: Tensor = self.logits(self.lm_head(self.final_hidden(x_BTD)))
         return logits_BTN
 
     def forward(self, tokens: Tensor, **options: Unpack[Options]) -> Tensor:
@@ -128,7 +137,7 @@ class LanguageModel(nn.Module, ABC):
         """The last residual stream B T D, for callers that need logits at some positions only."""
         self.check_tokens(tokens, options.get("keep"))
         context = self.attention_context(tokens, **options)
-        return self.run_layers(self.embed_rows(self.embedding(tokens)), context, options.get("cache"))
+        return self.run_layers(self.first_stream(self.embedding(tokens)), context, options.get("cache"))
 
     def attention_context(
         self,
@@ -176,7 +185,7 @@ class LanguageModel(nn.Module, ABC):
             return
         self.check_tokens(tokens, keep)
         context = self.attention_context(tokens, keep=keep, cache=cache)
-        x_BTD = self.embed_rows(self.embedding(tokens))
+        x_BTD = self.first_stream(self.embedding(tokens))
         for layer, layer_cache in zip(self.layers[:-1], cache.layers[:-1], strict=True):
             x_BTD = layer(x_BTD, context, layer_cache)
         last.append(x_BTD, context, cache.layers[-1])

@@ -23,9 +23,10 @@ class SwiGLU(nn.Module):
         self.gate_proj = projection(width, inner, std, generator)
         self.up_proj = projection(width, inner, std, generator)
         self.down_proj = projection(inner, width, out_std, generator)
+        self.hidden = Tap()
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        y_BTD: Tensor = self.down_proj(F.silu(self.gate_proj(x_BTD)) * self.up_proj(x_BTD))
+        y_BTD: Tensor = self.down_proj(self.hidden(F.silu(self.gate_proj(x_BTD)) * self.up_proj(x_BTD)))
         return y_BTD
 
 
@@ -38,15 +39,19 @@ class Block(nn.Module):
         self.attention = attention
         self.mlp_norm = nn.RMSNorm(width, eps=eps)
         self.mlp = mlp
-        self.stream = Tap()
+        self.stream_in, self.attention_out, self.stream_mid = Tap(), Tap(), Tap()
+        self.mlp_out, self.stream = Tap(), Tap()
 
     @property
     def scalars(self) -> MechanismScalars:
         return self.attention.scalars
 
     def forward(self, x_BTD: Tensor, context: AttentionContext, layer_cache: LayerCache | None) -> Tensor:
-        x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), context, layer_cache)
-        y_BTD: Tensor = self.stream(x_BTD + self.mlp(self.mlp_norm(x_BTD)))
+        x_BTD = self.stream_in(x_BTD)
+        x_BTD = self.stream_mid(
+            x_BTD + self.attention_out(self.attention(self.attention_norm(x_BTD), context, layer_cache))
+        )
+        y_BTD: Tensor = self.stream(x_BTD + self.mlp_out(self.mlp(self.mlp_norm(x_BTD))))
         return y_BTD
 
     def append(self, x_BTD: Tensor, context: AttentionContext, layer_cache: LayerCache) -> None:

@@ -8,9 +8,9 @@
         model(tokens_BT)
 
 The address of a tap is its path in the module tree. The module between layer and tap may be left out, and
-TransformerLens names work too (blocks.3.attn.hook_pattern, or blocks.3.attn.pattern). Code that would compute a value
-only for a tap checks `tap.has_listeners` first, so an unused tap costs nothing. Tap names are public API:
-tests/golden/taps.txt lists them.
+TransformerLens names work too (blocks.3.attn.hook_pattern, blocks.3.hook_resid_post; "hook_" may be left out). Code
+that would compute a value only for a tap checks `tap.has_listeners` first, so an unused tap costs nothing. Tap names
+are public API: tests/golden/taps.txt lists them.
 """
 
 import re
@@ -96,25 +96,37 @@ def call_taps(model: nn.Module) -> list[CallTap]:
 
 def aliases(address: str) -> tuple[str, ...]:
     """All names of a tap: its address, the short form, and the TransformerLens name with and without "hook_"."""
-    match = re.fullmatch(r"layers\.(\d+)\.(?:tiles|attention)\.(\w+)", address)
+    match = re.fullmatch(r"(layers\.(\d+)\.)?((?:tiles|attention|mlp)\.)?(\w+)", address)
     if match is None:
         return (address,)
-    layer, tap = match.groups()
-    names = [address, f"layers.{layer}.{tap}"]
+    layer, number, inner, tap = match.groups()
+    names = [address]
+    if inner is not None and inner != "mlp.":
+        names.append(f"{layer}{tap}")
     if tap in TRANSFORMER_LENS:
-        names += [f"blocks.{layer}.attn.{prefix}{TRANSFORMER_LENS[tap]}" for prefix in ("hook_", "")]
+        theirs = TRANSFORMER_LENS[tap] if layer is None else f"blocks.{number}.{TRANSFORMER_LENS[tap]}"
+        names += [theirs, theirs.replace("hook_", "")]
     return tuple(names)
 
 
 # TransformerLens names of the same values. Its scores include the mask, ours do not.
 TRANSFORMER_LENS = {
-    "q": "q",
-    "k": "k",
-    "v": "v",
-    "scores": "attn_scores",
-    "relevance": "pattern",
-    "output": "z",
-    "screened": "z",
+    "q": "attn.hook_q",
+    "k": "attn.hook_k",
+    "v": "attn.hook_v",
+    "scores": "attn.hook_attn_scores",
+    "relevance": "attn.hook_pattern",
+    "output": "attn.hook_z",
+    "screened": "attn.hook_z",
+    "stream_in": "hook_resid_pre",
+    "attention_out": "hook_attn_out",
+    "tiles_out": "hook_attn_out",
+    "stream_mid": "hook_resid_mid",
+    "hidden": "mlp.hook_post",
+    "mlp_out": "hook_mlp_out",
+    "stream": "hook_resid_post",
+    "embed": "hook_embed",
+    "logits": "unembed.hook_out",
 }
 
 

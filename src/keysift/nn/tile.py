@@ -133,14 +133,15 @@ class Layer(nn.Module):
     def __init__(self, tiles: Tiles) -> None:
         super().__init__()
         self.tiles = tiles
-        self.stream = Tap()
+        self.stream_in, self.tiles_out, self.stream = Tap(), Tap(), Tap()
 
     @property
     def scalars(self) -> MechanismScalars:
         return self.tiles.scalars
 
     def forward(self, x_BTD: Tensor, context: AttentionContext, layer_cache: LayerCache | None) -> Tensor:
-        y_BTD: Tensor = self.stream(x_BTD + self.tiles(x_BTD, context, layer_cache))
+        x_BTD = self.stream_in(x_BTD)
+        y_BTD: Tensor = self.stream(x_BTD + self.tiles_out(self.tiles(x_BTD, context, layer_cache)))
         return y_BTD
 
     def append(self, x_BTD: Tensor, context: AttentionContext, layer_cache: LayerCache) -> None:
