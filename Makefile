@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo check test test-hub soak fuzz bench docs evidence clean sanitize aarch64 wheel test-wheel test-scale
+.PHONY: setup demo check test test-hub test-gpu soak fuzz bench docs evidence clean sanitize aarch64 wheel test-wheel test-scale
 
 setup: $(READY)
 
@@ -54,6 +54,13 @@ test-hub:
 test-scale: $(READY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt ray
 	$(BIN)/python -m pytest -q -n 0 tests/scale
+
+# The Triton kernels without a GPU: interpreted on the CPU against the definition, then compiled for GPUs (see
+# docs/performance-gpu.md). Installs triton (1 GB) into .venv. `make test` runs a slice of it if triton is installed.
+test-gpu: $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt triton
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/gpu
+	TRITON_INTERPRET=0 $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/gpu
 
 # Long fault tests: 30 random kills; a kill before every file-system change of training, saving, corpus building and
 # sweeps, with concurrent readers; removed guards; faults in several processes. `make test` runs a short version.

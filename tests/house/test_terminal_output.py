@@ -13,6 +13,7 @@ WRITERS = {
     "cli/terminal/output.py": "generated text: escaped on a terminal, unchanged elsewhere",
     "sweep/child.py": "escaped errors, to the log of a run",
     "records/lens_terms.py": "a page of the documentation",
+    "kernels/gpu/report.py": "a page of the documentation",
     "data/workers.py": "arrays to the parent process",
     "bench/subprocess_call.py": "JSON to the parent process",
 }

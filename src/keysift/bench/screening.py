@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Literal
 
 from keysift.bench import peak_memory as memory
-from keysift.bench import training_step
+from keysift.bench import screening_device, training_step
 from keysift.bench.attention_cases import DenseCase, ScreeningCase, SoftmaxCase
 from keysift.bench.collector import Collector, Log
 from keysift.bench.subprocess_call import run_in_subprocess
@@ -17,6 +17,7 @@ from keysift.core.statistics import power_law_exponent
 from keysift.kernels.cpu import library
 from keysift.records.bench import Result, Row, at_least, at_most
 from keysift.runs import machine
+from keysift.train.distributed import resolve_device
 from keysift.verify import agreement
 
 Step = Literal["forward", "backward", "forward + backward"]
@@ -46,6 +47,9 @@ class Sizes:
     train_tokens: int = 1024
     train_batch: int = 8
     compiled: bool = True
+    device: str = "cpu"
+    """Another device is compared with torch's attention on the same device, at the lengths of `device_tokens`."""
+    device_tokens: tuple[int, ...] = (1024, 4096, 16_384, 65_536, 131_072)
 
 
 FULL = Sizes()
@@ -59,11 +63,15 @@ QUICK = Sizes(
     train_tokens=256,
     train_batch=2,
     compiled=False,
+    device_tokens=(1024, 4096),
 )
 
 
 def measure(sizes: Sizes, *, command: str, log: Log) -> Result:
     """Run every comparison, after checking the kernel against the definition."""
+    if sizes.device != "cpu":
+        device, limit = resolve_device(sizes.device, 0), sizes.limit / 4
+        return screening_device.measure(device, sizes.device_tokens, sizes.rounds, limit, command=command, log=log)
     log("checking the kernel against the definition, in value and five gradients")
     agreement.check_kernel()
     log("measuring the peaks of the machine")

@@ -29,6 +29,8 @@ class Machine:
     """Best rate of torch's fp32 matrix product, if measured."""
     read_gb_per_s: float | None = None
     """Best rate of summing memory larger than the caches, if measured."""
+    accelerator: str | None = None
+    """Name of the GPU that was measured, if any."""
 
 
 @config

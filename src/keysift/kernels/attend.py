@@ -21,6 +21,8 @@ from keysift.kernels.cpu import sticks as cpu_sticks
 from keysift.kernels.cpu import sums as cpu_sums
 from keysift.kernels.cpu import thresholds as cpu_thresholds
 from keysift.kernels.eager import blockwise, dense, rows, sdpa
+from keysift.kernels.gpu import screening as gpu_screening
+from keysift.kernels.gpu import sums as gpu_sums
 from keysift.kernels.positions import Positions
 from keysift.kernels.scalars import Scalars
 from keysift.mechanisms import find
@@ -38,16 +40,8 @@ class Choice:
 
 
 BACKENDS: Registry[Backend] = Registry("backend")
-for _module in (
-    cpu_screening,
-    sdpa,
-    cpu_sums,
-    cpu_sticks,
-    cpu_thresholds,
-    blockwise,
-    rows,
-    dense,
-):  # in order of preference
+_ON_CPU, _ON_GPU = (cpu_screening, sdpa, cpu_sums, cpu_sticks, cpu_thresholds), (gpu_screening, gpu_sums)
+for _module in (*_ON_CPU, *_ON_GPU, blockwise, rows, dense):  # in order of preference
     BACKENDS.add(_module.BACKEND.name, _module.BACKEND)
 _CACHE_READERS = [(backend, backend.cache_reader) for backend in BACKENDS if backend.cache_reader is not None]
 

@@ -21,6 +21,8 @@ class Code(Enum):
     STALE = "stale"
     ISA_UNKNOWN = "unknown instruction set"
     ISA_NOT_HERE = "instruction set not on this machine"
+    NO_TRITON = "triton is not installed"
+    NO_DEVICE = "no device"
 
 
 @dataclass(frozen=True)

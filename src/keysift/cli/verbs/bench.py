@@ -36,6 +36,9 @@ _MODULES = {"documents": "packed_documents", "tokenise": "tokenization", "search
 class Screening(Common):
     """The screening kernel compared with the dense definition and with softmax, and its targets."""
 
+    device: str | None = None
+    """cuda: compare the GPU kernels with torch's attention instead."""
+
 
 @config
 class Mechanisms(Common):

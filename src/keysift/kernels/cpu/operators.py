@@ -1,5 +1,7 @@
 """Helpers of the compiled CPU operators: declined calls, and the segments and offset to pass."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -18,11 +20,13 @@ def unsupported_tensor(q: Tensor) -> str | None:
     return None if q.dtype in library.DTYPES else f"{q.dtype} is not supported"
 
 
-def declines(call: Call, return_weights: bool) -> str | None:
-    """Reason why no compiled operator can run the call, or None."""
+def declines(
+    call: Call, return_weights: bool, unsupported: Callable[[Tensor], str | None] = unsupported_tensor
+) -> str | None:
+    """Reason why no compiled operator can run the call, or None. `unsupported` judges the device and dtype of q."""
     if return_weights:
         return "it never forms the weights"
-    reason = unsupported_tensor(call.q)
+    reason = unsupported(call.q)
     if reason is not None:
         return reason
     if call.keep is not None or call.bias is not None or call.slopes is not None:

@@ -30,14 +30,18 @@ _NORM_FLAGS = {(screening.tanh_norm,): 0, (): library.NO_TANH}
 
 
 def declines(call: Call, return_weights: bool) -> str | None:
+    reason = unsupported_call(call)
+    return operators.declines(call, return_weights) if reason is None else reason
+
+
+def unsupported_call(call: Call) -> str | None:
+    """Reason why the operator does not support the mechanism, the key width or a window, on any device, or None."""
     flags = mechanism_flags(call.mechanism)
     if flags is None:
         return f"it computes screening, not {call.mechanism.name}"
     if not _width_allows_rotation(flags, call.q):
         return "the rotation needs a key width of at least 2"
-    if call.window is not None:
-        return "it does not support a window"
-    return operators.declines(call, return_weights)
+    return None if call.window is None else "it does not support a window"
 
 
 class Inputs(NamedTuple):
@@ -59,10 +63,10 @@ _INPUTS = schema(Inputs)
 
 
 def run(call: Call) -> tuple[Tensor, None]:
-    inputs = _inputs(call.mechanism, (call.q, call.k, call.v), call.scalars, call.positions, finite=call.finite)
+    inputs = make_inputs(call.mechanism, (call.q, call.k, call.v), call.scalars, call.positions, finite=call.finite)
     needs_grad = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs)
     if needs_grad or torch.compiler.is_compiling():
-        return _screening(*inputs)[0], None
+        return screening_operator(*inputs)[0], None
     return _forward(inputs, for_backward=False)[0], None
 
 
@@ -90,7 +94,7 @@ def run_cached(mechanism: Mechanism, q: Tensor, rings: RingBuffers, scalars: Sca
     assert isinstance(scalars, AlignedScalars), "not supported"
     heads = len(rings.ring_G2)
     k, v = (x[:, None].expand(-1, heads, -1, -1) for x in (rings.k_BRK, rings.v_BRV))
-    inputs = _inputs(mechanism, (q, k, v), scalars, positions, finite=True)
+    inputs = make_inputs(mechanism, (q, k, v), scalars, positions, finite=True)
     first = torch.tensor(rings.first, device="cpu")
     problem = _problem(inputs)
     problem.keys, problem.ring, problem.ring_first = rings.keys, rings.ring_G2.data_ptr(), first.data_ptr()
@@ -99,7 +103,7 @@ def run_cached(mechanism: Mechanism, q: Tensor, rings: RingBuffers, scalars: Sca
     return u
 
 
-def _inputs(
+def make_inputs(
     mechanism: Mechanism,
     qkv: tuple[Tensor, ...],
     scalars: Mapping[str, Tensor],
@@ -167,12 +171,12 @@ def _forward(x: Inputs, *, for_backward: bool) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @torch.library.custom_op("keysift::screening", mutates_args=(), schema=f"({_INPUTS}) -> (Tensor, Tensor, Tensor)")
-def _screening(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+def screening_operator(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     """u, |h|, and in half precision h, which cannot be recovered from u there."""
     return _forward(Inputs(*inputs), for_backward=True)
 
 
-@_screening.register_fake
+@screening_operator.register_fake
 def _(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     q, v = Inputs(*inputs).q, Inputs(*inputs).v
     u = q.new_empty(*q.shape[:3], v.shape[3])
@@ -189,7 +193,7 @@ _SIX = ", ".join(["Tensor"] * 6)
     mutates_args=(),
     schema=f"(Tensor du, Tensor u, Tensor norm, Tensor h, {_INPUTS}) -> ({_SIX})",
 )
-def _screening_backward(du: Tensor, u: Tensor, norm: Tensor, h: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+def backward_operator(du: Tensor, u: Tensor, norm: Tensor, h: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     """Gradients of q, k, v, window, effective_window and acceptance."""
     x = Inputs(*inputs)
     problem = _problem(x)
@@ -211,7 +215,7 @@ def _screening_backward(du: Tensor, u: Tensor, norm: Tensor, h: Tensor, *inputs:
     return dq, dk, dv, dwindow.float(), deffective_window.float(), dacceptance.float()
 
 
-@_screening_backward.register_fake
+@backward_operator.register_fake
 def _(du: Tensor, u: Tensor, norm: Tensor, h: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     x = Inputs(*inputs)
     like = [torch.empty(of.shape, dtype=of.dtype, device=of.device) for of in (x.q, x.k, x.v)]
@@ -225,12 +229,12 @@ def _save(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[object, ...], 
 
 
 def _differentiate(ctx: torch.autograd.function.FunctionCtx, du: Tensor, *unused: Tensor) -> tuple[Tensor | None, ...]:
-    grads = _screening_backward(du, *ctx.saved_tensors, *ctx.constants)  # type: ignore[attr-defined]
+    grads = backward_operator(du, *ctx.saved_tensors, *ctx.constants)  # type: ignore[attr-defined]
     return (*grads, None, None, None, None)
 
 
-_screening.register_autograd(_differentiate, setup_context=_save)
-_screening_backward.register_autograd(no_double_backward)
+screening_operator.register_autograd(_differentiate, setup_context=_save)
+backward_operator.register_autograd(no_double_backward)
 
 BACKEND = Backend(
     name="screening_cpu",

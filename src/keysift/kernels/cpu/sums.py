@@ -95,8 +95,16 @@ _INPUTS = schema(Inputs)
 
 
 def run(call: Call) -> tuple[Tensor, None]:
+    return run_with(call, dense.prepare(call), lambda inputs: _forward(inputs)[0]), None
+
+
+Prepared = tuple[Tensor, Tensor, Tensor, Mapping[str, Tensor]]
+
+
+def run_with(call: Call, prepared: Prepared, forward: Callable[[Inputs], Tensor]) -> Tensor:
+    """The output from q, k, v and scalars that are prepared. `forward` runs if neither autograd nor a compiler does."""
     kind = KINDS[call.mechanism.rule]
-    q, k, v, scalars = dense.prepare(call)
+    q, k, v, scalars = prepared
     maps = call.mechanism.maps
     v = dense.repeat_heads(v, maps)  # maps run as heads of one call
     shift = None
@@ -108,12 +116,12 @@ def run(call: Call) -> tuple[Tensor, None]:
     inputs = Inputs(q, k, v, shift, segments, offset, window, kind.code, call.scale, kind.eps)
     needs_grad = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, shift))
     as_operator = needs_grad or torch.compiler.is_compiling()
-    out: Tensor = _sums(*inputs)[0] if as_operator else _forward(inputs)[0]
+    out: Tensor = sums_operator(*inputs)[0] if as_operator else forward(inputs)
     if maps > 1:
         out = _difference(call, out, scalars)
     if kind.divisor is not None:
         out = out / kind.divisor(call, scalars)
-    return dense.finish(call, out, scalars).to(call.v.dtype), None
+    return dense.finish(call, out, scalars).to(call.v.dtype)
 
 
 def _difference(call: Call, out: Tensor, scalars: Mapping[str, Tensor]) -> Tensor:
@@ -149,14 +157,16 @@ def _forward(x: Inputs) -> tuple[Tensor, Tensor]:
 
 
 @torch.library.custom_op("keysift::sums", mutates_args=(), schema=f"({_INPUTS}) -> (Tensor, Tensor)")
-def _sums(*inputs: Any) -> tuple[Tensor, Tensor]:
+def sums_operator(*inputs: Any) -> tuple[Tensor, Tensor]:
     return _forward(Inputs(*inputs))
 
 
-@_sums.register_fake
+@sums_operator.register_fake
 def _(*inputs: Any) -> tuple[Tensor, Tensor]:
     x = Inputs(*inputs)
-    return x.q.new_empty(*x.q.shape[:3], x.v.shape[3]), x.q.new_empty(x.q.shape[:3])
+    shapes = (*x.q.shape[:3], x.v.shape[3]), x.q.shape[:3]
+    out, log = (x.q.new_empty(shape, dtype=torch.float32) for shape in shapes)
+    return out, log
 
 
 @torch.library.custom_op(
@@ -164,7 +174,7 @@ def _(*inputs: Any) -> tuple[Tensor, Tensor]:
     mutates_args=(),
     schema=f"(Tensor dout, Tensor out, Tensor log, {_INPUTS}) -> (Tensor, Tensor, Tensor, Tensor)",
 )
-def _sums_backward(dout: Tensor, out: Tensor, log: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+def backward_operator(dout: Tensor, out: Tensor, log: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     """Gradients of q, k, v and the shift."""
     x = Inputs(*inputs)
     dout = dout if dout.stride(-1) == 1 else dout.contiguous()
@@ -183,10 +193,11 @@ def _sums_backward(dout: Tensor, out: Tensor, log: Tensor, *inputs: Any) -> tupl
     return dq, dk, dv, dshift
 
 
-@_sums_backward.register_fake
+@backward_operator.register_fake
 def _(dout: Tensor, out: Tensor, log: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     x = Inputs(*inputs)
-    return (*(t.new_empty(t.shape) for t in (x.q, x.k, x.v)), x.q.new_empty(x.q.shape[:3]))
+    dshift = x.q.new_empty(x.q.shape[:3], dtype=torch.float32)
+    return (*(t.new_empty(t.shape) for t in (x.q, x.k, x.v)), dshift)
 
 
 def _save(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[object, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -197,12 +208,12 @@ def _save(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[object, ...], 
 def _differentiate(ctx: torch.autograd.function.FunctionCtx, dout: Tensor, *unused: Tensor) -> tuple[Any, ...]:
     out, log, *tensors = ctx.saved_tensors  # type: ignore[attr-defined]
     x = Inputs(*tensors, *ctx.constants)  # type: ignore[attr-defined]
-    dq, dk, dv, dshift = _sums_backward(dout, out, log, *x)
+    dq, dk, dv, dshift = backward_operator(dout, out, log, *x)
     return (dq, dk, dv, None if x.shift is None else dshift, *[None] * (len(x) - 4))
 
 
-_sums.register_autograd(_differentiate, setup_context=_save)
-_sums_backward.register_autograd(no_double_backward)
+sums_operator.register_autograd(_differentiate, setup_context=_save)
+backward_operator.register_autograd(no_double_backward)
 
 BACKEND = Backend(
     name="sums_cpu",

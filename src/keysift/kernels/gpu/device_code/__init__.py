@@ -1,0 +1,1 @@
+"""Triton kernels and the functions that they share. Importing these modules imports triton."""

@@ -1,0 +1,1 @@
+"""Tests of the Triton kernels on machines without a GPU."""

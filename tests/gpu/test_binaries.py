@@ -1,0 +1,66 @@
+"""The kernels compile for real devices: without spills, with tensor-core instructions, within shared memory.
+
+`docs/results/gpu.json` has the figures of every configuration, and docs/performance-gpu.md shows them.
+"""
+
+from itertools import product
+
+import pytest
+import torch
+
+from keysift.kernels.gpu import binaries
+from keysift.kernels.gpu.binaries import TARGETS
+from keysift.kernels.gpu.configurations import WIDTHS
+
+# Products per block of pairs: q k and weights v; backward also dout v, and one or two for gradients.
+FEWEST_MATRIX = 2
+# Configurations that keep some values in local memory, with the bytes per thread. May only shrink.
+SPILLS: dict[tuple[str, str, str, tuple[int, int]], int] = {}
+KERNELS = (
+    *("screening forward", "screening split forward", "screening backward queries", "screening backward keys"),
+    *("sums forward", "sums backward queries", "sums backward keys"),
+)
+
+
+def _quick(device: str, dtype: str, pads: tuple[int, int], kernel: str) -> bool:
+    return (device, dtype, pads) == ("sm_80", "bfloat16", WIDTHS[0]) and kernel in KERNELS[:2]
+
+
+ALL = [
+    pytest.param(*case, marks=[] if _quick(*case) else [pytest.mark.slow], id=" ".join(map(str, case)))
+    for case in product(("sm_80", "sm_90", "gfx942"), ("bfloat16", "float32"), WIDTHS, KERNELS)
+]
+NEWEST = [pytest.param("sm_100", "bfloat16", WIDTHS[0], kernel, marks=pytest.mark.slow) for kernel in KERNELS]
+HALF = [pytest.param("sm_80", "float16", WIDTHS[0], kernel, marks=pytest.mark.slow) for kernel in KERNELS]
+
+
+@pytest.mark.parametrize(("device", "dtype", "pads", "kernel"), [*ALL, *NEWEST, *HALF])
+def test_compiles(device: str, dtype: str, pads: tuple[int, int], kernel: str) -> None:
+    target = TARGETS[device]
+    launch = binaries.launches(getattr(torch, dtype), *pads, target.precision)[kernel]
+    binary = binaries.examine(binaries.compile_launch(launch, target), target)
+    assert binary.local_bytes <= SPILLS.get((device, kernel, dtype, pads), 0)
+    assert binary.matrix >= FEWEST_MATRIX
+    assert binary.shared_bytes <= target.shared_bytes
+
+
+@pytest.mark.slow
+def test_spills_are_noticed() -> None:
+    """A kernel that holds more than a thread's registers is reported as spilling."""
+    target = TARGETS["sm_80"]
+    launch = binaries.launches(torch.bfloat16, *WIDTHS[0], target.precision)["screening forward"]
+    assert launch.config is not None
+    shape = launch.arguments[-1]
+    wide = shape._replace(M=type(shape.M)(128), N=type(shape.N)(128))
+    too_large = launch._replace(arguments=(*launch.arguments[:-1], wide), config=launch.config._replace(warps=2))
+    assert binaries.examine(binaries.compile_launch(too_large, target), target).local_bytes > 0
+
+
+def test_lengths_are_not_constants() -> None:
+    """One binary serves every length: another length has the same signature and constants."""
+    launches = binaries.launches(torch.bfloat16, *WIDTHS[0], "tf32x3")
+    for launch in launches.values():
+        names = launch.kernel.arg_names
+        for name in ("queries", "keys", "offset", "per_row"):
+            assert name in launch.kernel.do_not_specialize
+            assert not launch.kernel.params[names.index(name)].is_constexpr
