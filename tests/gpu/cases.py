@@ -13,21 +13,26 @@ from keysift.mechanisms.screening import SCREENING, prepare_without_mipe
 from keysift.mechanisms.spec import Mechanism
 
 INF = math.inf
+DRAWS = 3  # of the inputs of a case: plain torch may compute one number exactly by chance
 LENGTHS = (1, 2, 15, 16, 17, 31, 33, 63, 64, 65, 70, 90)  # around the sizes of blocks
 WINDOWS = (0.3, 1.0, 2.5, 9.0, 17.0, 40.25, 100.0, 255.5, 257.0, INF)
 KEY_WIDTHS = (2, 8, 16, 20, 64, 128)
-VALUE_WIDTHS = (1, 16, 24, 64, 128, 200)
+VALUE_WIDTHS = (3, 16, 24, 64, 128, 200)  # with one channel, gradients of values are zero
 WITHOUT_MIPE = replace(SCREENING, name="without_mipe", prepare=(prepare_without_mipe,))
 MECHANISMS = (SCREENING, SCREENING, SCREENING, WITHOUT_MIPE, replace(SCREENING, name="without_tanh", finish=()))
 
 
 @dataclass(frozen=True)
 class Case:
-    """One call: mechanism, inputs in fp64, and options of `attend`."""
+    """One call: mechanism, several draws of the inputs in fp64, and options of `attend`."""
 
     mechanism: Mechanism
-    tensors: dict[str, Tensor]
+    draws: tuple[dict[str, Tensor], ...]
     options: dict[str, Any]
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        return self.draws[0]
 
 
 def _positions(random: Random, rows: int, queries: int) -> Positions:
@@ -66,22 +71,22 @@ def draw(seed: int) -> Case:
     wide = random.random() < 0.25
     width, values = (random.choice(sizes[3:] if wide else sizes[:4]) for sizes in (KEY_WIDTHS, VALUE_WIDTHS))
     mechanism, heads = random.choice(MECHANISMS), groups * group
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, dtype=torch.float64, generator=generator)
-
-    centre = 1.2 * normal(1, 1, 1, width)
     windows = [random.choice(WINDOWS) for _ in range(heads)]
-    tensors = {
-        "q": centre + normal(rows, heads, queries, width),
-        "k": centre + normal(rows, groups, positions.keys, width),
-        "v": normal(rows, groups, positions.keys, values),
-        "window": torch.tensor(windows, dtype=torch.float64),
-        "acceptance": torch.tensor([random.choice((0.3, 0.7, 0.9, 1.0)) for _ in windows], dtype=torch.float64),
-    }
+    scalars = {"window": windows, "acceptance": [random.choice((0.3, 0.7, 0.9, 1.0)) for _ in windows]}
     if random.random() < 0.3 or mechanism is WITHOUT_MIPE:
-        tensors["effective_window"] = torch.tensor(
-            [random.choice((window, INF)) for window in windows], dtype=torch.float64
-        )
-    return Case(mechanism, tensors, {"positions": positions})
+        scalars["effective_window"] = [random.choice((window, INF)) for window in windows]
+
+    def tensors(generator: torch.Generator) -> dict[str, Tensor]:
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+        centre = 1.2 * normal(1, 1, 1, width)
+        return {
+            "q": centre + normal(rows, heads, queries, width),
+            "k": centre + normal(rows, groups, positions.keys, width),
+            "v": normal(rows, groups, positions.keys, values),
+            **{name: torch.tensor(value, dtype=torch.float64) for name, value in scalars.items()},
+        }
+
+    generator = torch.Generator().manual_seed(seed)
+    return Case(mechanism, tuple(tensors(generator) for _ in range(DRAWS)), {"positions": positions})

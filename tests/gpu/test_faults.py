@@ -117,17 +117,19 @@ def seeded(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 
 
 def check_screening() -> None:
-    """One call that uses documents, groups, rotation, fade, several blocks and far positions."""
-    positions = Positions.packed([[3, 60, 27]], 90)
-    tensors = screening_inputs(90, 90, window=[9.5, 40.0], groups=1)
+    """Documents of several blocks, groups, rotation and fade; and a few queries after a cache, with small outputs."""
+    positions = Positions.packed([[3, 17, 70]], 90)
+    tensors = screening_inputs(90, 90, window=[9.5, 40.0, 9.5, 40.0], groups=2)
     one = {name: value[:1] if name in "qkv" else value for name, value in tensors.items()}
     one["v"] = one["v"][..., :16] * 3
     check_agreement(SCREENING, one, backend="screening_gpu", positions=positions)
     few = screening_inputs(4, 40, window=[3.5, math.inf])
     few["k"] = few["k"] * 0.2 + few["q"].mean(2, keepdim=True)
     few["v"] = few["v"][..., :3]
-    few["acceptance"] = few["acceptance"] * 0.02
-    check_agreement(SCREENING, few, backend="screening_gpu", positions=Positions.counted(4, 40, start=10**6))
+    few["acceptance"] = few["acceptance"] * 0.1
+    cached = Positions.padded([0, 0], 4, start=[36, 1036]).with_cached_keys([0, 1000], [40, 40], 40)
+    results = check_agreement(SCREENING, few, backend="screening_gpu", positions=cached)
+    assert (results["output"] != 0).any(), "zeros agree with everything"
 
 
 def check_sums() -> None:

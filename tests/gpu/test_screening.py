@@ -16,8 +16,8 @@ from tests.kernels.checks import poison_outputs
 from tests.kernels.test_screening_cpu import screening_inputs
 
 BACKEND = "screening_gpu"
-CASES = 170
-QUICK = 5  # cases that are not marked slow
+CASES = 140
+QUICK = 3  # cases that are not marked slow
 
 pytestmark = needs_interpreter
 
@@ -33,7 +33,7 @@ def test_agrees_with_the_definition(seed: int, monkeypatch: pytest.MonkeyPatch) 
     """Half of the cases split their keys over programs, as calls with few queries do on a large device."""
     case = draw(seed)
     monkeypatch.setattr(device, "processors", lambda x: 64 if seed % 2 else 0)
-    check_agreement(case.mechanism, case.tensors, backend=BACKEND, **case.options)
+    check_agreement(case.mechanism, *case.draws, backend=BACKEND, **case.options)
 
 
 def test_cases_cover_what_they_should() -> None:
@@ -44,7 +44,7 @@ def test_cases_cover_what_they_should() -> None:
     shapes = {(case.tensors["q"].shape, case.tensors["v"].shape) for case in cases}
     assert len(shapes) > 0.9 * CASES
     assert {case.tensors["q"].shape[3] for case in cases} >= {2, 8, 16, 64, 128}
-    assert {case.tensors["v"].shape[3] for case in cases} >= {1, 16, 64, 128, 200}
+    assert {case.tensors["v"].shape[3] for case in cases} >= {3, 16, 64, 128, 200}
     assert sum(case.tensors["q"].shape[1] > case.tensors["k"].shape[1] for case in cases) > CASES // 4
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from keysift.kernels.gpu import report
+
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -23,6 +25,13 @@ def run_python(*arguments: str, **environment: str) -> None:
 @pytest.mark.parametrize("interpret", ["0", "1"])
 def test_slice(interpret: str) -> None:
     run_python("-m", "pytest", "-q", "-n", "0", "tests/gpu", "-m", "not slow", TRITON_INTERPRET=interpret)
+
+
+def test_record_of_binaries_is_current() -> None:
+    """docs/results/gpu.json was made from these kernels and configurations, completely."""
+    rows = report.read(ROOT / "docs" / "results" / "gpu.json")
+    devices, kernels, types, widths = ({row[key] for row in rows} for key in ("device", "kernel", "dtype", "widths"))
+    assert len(rows) == len(devices) * len(kernels) * len(types) * len(widths) == 4 * 7 * 2 * 4
 
 
 def test_importing_keysift_does_not_import_triton() -> None:

@@ -29,8 +29,8 @@ def padded(key_width: int, value_width: int) -> tuple[int, int] | None:
 
 def forward(pad_k: int, pad_v: int, dtype: torch.dtype) -> Configuration:
     if dtype == torch.float32:
-        return Configuration(64 if pad_k < 128 else 16, 16, 4, 2)
-    return Configuration(64, 32, 4 if pad_v == 64 else 8, 2)
+        return Configuration(64 if pad_k < 128 else 16, 16, 8 if pad_k == 64 else 4, 2)
+    return Configuration(64, 16 if pad_v == 256 else 32, 4 if pad_v == 64 else 8, 2)
 
 
 def split_forward(pad_k: int, pad_v: int, dtype: torch.dtype) -> Configuration:
@@ -40,11 +40,11 @@ def split_forward(pad_k: int, pad_v: int, dtype: torch.dtype) -> Configuration:
 
 def backward_queries(pad_k: int, pad_v: int, dtype: torch.dtype) -> Configuration:
     if dtype == torch.float32:
-        return Configuration({16: 64, 64: 32}.get(pad_k, 16), 16, 4, 2)
-    return Configuration(64 if pad_k < 128 else 32, 32 if pad_k == 16 else 16, 4, 2)
+        return Configuration(64 if pad_k == 16 else 16, 16, 4, 2)
+    return Configuration({64: 64, 128: 32, 256: 16}[pad_v], 32 if pad_k == 16 else 16, 4, 2)
 
 
 def backward_keys(pad_k: int, pad_v: int, dtype: torch.dtype) -> Configuration:
     if dtype == torch.float32:
-        return Configuration(16, 32 if pad_k == 16 else 16, 4, 2)
-    return Configuration(16, {16: 64, 64: 32}.get(pad_k, 16), 4, 2)
+        return Configuration(16, 32 if pad_k == 16 else 16, 4 if pad_k == 16 else 8, 2)
+    return Configuration(16, {16: 64, 64: 32}.get(pad_k, 16), 8 if pad_v == 256 else 4, 2)
