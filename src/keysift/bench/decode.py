@@ -1,7 +1,8 @@
-"""Benchmark of decoding with finite windows: do memory or time per token grow with the length of the text?
+"""Benchmark of decoding: a Llama against transformers, and a Multiscreen with finite windows on a long text.
 
-It uses one thread and measures the CPU time of the process. Other work on the machine still slows every step, so a
-control takes every tenth step: the same model on a text that stays short. Growth is measured relative to the control.
+It uses one thread and measures the CPU time of the process. On the long text, do memory or time per token grow? Other
+work on the machine still slows every step, so a control takes every tenth step: the same model on a text that stays
+short. Growth is measured relative to the control.
 """
 
 import time
@@ -11,6 +12,7 @@ from statistics import mean
 import torch
 
 from keysift.bench.collector import Collector, Log
+from keysift.bench.llama import Peer, Shape, measure_llama
 from keysift.bench.model_cases import open_multiscreen
 from keysift.bench.timing import row
 from keysift.core.config import config
@@ -30,10 +32,11 @@ class Sizes:
 
     tokens: int = 100_000
     psi: int = 4
+    llama: Shape = Shape()
 
 
 FULL = Sizes()
-QUICK = Sizes(tokens=2_000)
+QUICK = Sizes(tokens=2_000, llama=Shape(rounds=3))
 
 
 class Decoder:
@@ -57,21 +60,23 @@ class Decoder:
         return seconds
 
 
-def measure(sizes: Sizes, *, command: str, log: Log) -> Result:
+def measure(sizes: Sizes, *, command: str, log: Log, peer: Peer | None = None) -> Result:
+    """`peer` builds a Llama of another library, to be timed in turns with ours."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return _measure(sizes, command, log)
+        return _measure(sizes, command, log, peer)
     finally:
         torch.set_num_threads(threads)
 
 
 @torch.inference_mode()
-def _measure(sizes: Sizes, command: str, log: Log) -> Result:
+def _measure(sizes: Sizes, command: str, log: Log, peer: Peer | None) -> Result:
     model = open_multiscreen(sizes.psi)
     log("checking the cache against the full forward")
     check_cache(model, (300, 7, 1, 1, 1))
     results = Collector(machine.examine(), log)
+    measure_llama(results, sizes.llama, peer)
     long, short = Decoder(model), Decoder(model)
     halves = []
     for half in ("first half", "second half"):

@@ -3,8 +3,9 @@
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -67,7 +68,7 @@ class Documents(Common):
 
 @config
 class Decode(Common):
-    """Memory and time per token of a decoding Multiscreen, by text length."""
+    """Time of a token: a Llama against transformers, and a Multiscreen on a long text, with its memory."""
 
     tokens: int | None = None
     """Length of the text in tokens."""
@@ -153,6 +154,7 @@ def _measure(do: Common) -> None:
             replace(module.QUICK if do.quick else module.FULL, **changes),
             command=command,
             log=output.print_note,  # stderr: --json prints nothing but JSON
+            **_peer(do),
         )
     if do.out is not None:
         save(result, do.out)
@@ -162,6 +164,15 @@ def _measure(do: Common) -> None:
         output.print_json(result)
     else:
         _table(result)
+
+
+def _peer(do: Common) -> dict[str, Any]:
+    """The Llama of transformers for the decode benchmark, if transformers is installed."""
+    if not isinstance(do, Decode) or find_spec("transformers") is None:
+        return {}
+    from keysift.hub.llama import TransformersLlama
+
+    return {"peer": TransformersLlama}
 
 
 def _show(do: Show) -> None:
