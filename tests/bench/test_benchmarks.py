@@ -12,6 +12,7 @@ from keysift.cli.main import _main
 from keysift.core.errors import DisagreementError, TrainingError
 from keysift.data.corpus import Corpus
 from keysift.records.bench import Result
+from tests.bench.test_llama import TINY
 from tests.machine import needs_kernel
 from tests.refusals import refuses
 
@@ -27,28 +28,33 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, ob
 
 
 def test_decode(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without transformers, the Llama is timed alone."""
+    monkeypatch.setattr("keysift.cli.verbs.bench.find_spec", lambda name: None)
+    monkeypatch.setattr(decode, "QUICK", replace(decode.QUICK, llama=TINY))
     monkeypatch.setattr(decode, "WARM", 270)
     monkeypatch.setattr(decode, "SHORT", 271)
     result = printed(capsys, "decode", "--quick", "--tokens", "22", "--psi", "2")
     assert result["command"] == "keysift bench decode --quick --tokens 22 --psi 2"
     rows = result["rows"]
     assert isinstance(rows, list)
-    assert [row["tokens"] for row in rows] == [281, 271, 292, 271]
-    assert rows[0]["cache_bytes"] == rows[2]["cache_bytes"] > 0
+    assert [row["tokens"] for row in rows[3:]] == [281, 271, 292, 271]
+    assert rows[3]["cache_bytes"] == rows[5]["cache_bytes"] > 0
+    assert [row["against"] for row in rows[:3]] == ["", "", ""]
+    assert "Llama: not compared with transformers, which is not installed" in str(result["notes"])
     targets = result["targets"]
     assert isinstance(targets, list)
-    assert [target["met"] for target in targets] == [None, None]
+    assert [target["met"] for target in targets] == [None] * 5
 
 
 def test_growing_decode_time_misses_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps that take longer in the second half, where the control's do not, miss the target."""
     clock = iter(range(10**9))
     monkeypatch.setattr(decode.time, "process_time", lambda: next(clock))
-    monkeypatch.setattr(decode, "FULL", decode.Sizes(tokens=20, psi=2))
+    monkeypatch.setattr(decode, "FULL", decode.Sizes(tokens=20, psi=2, llama=TINY))
     step = decode.Decoder.step
     monkeypatch.setattr(decode.Decoder, "step", lambda self: step(self) * (2.0 if self.seen > 525 else 1.0))
     result = decode.measure(decode.FULL, command="", log=quiet)
-    assert [(target.value, target.met) for target in result.targets] == [
+    assert [(target.value, target.met) for target in result.targets[3:]] == [
         (pytest.approx(1.8, rel=0.2), False),
         (1.0, True),
     ]

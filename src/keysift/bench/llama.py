@@ -72,6 +72,7 @@ class OurText:
         self.cache = self.model.cache(1)
         return self.step(tokens_1T)[:, -1:]
 
+    @torch.inference_mode()
     def step(self, tokens_1T: Tensor) -> Tensor:
         logits: Tensor = self.model(tokens_1T, cache=self.cache)
         return logits
