@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from keysift.bench import contestants, decode, overhead, timing, tokenization, train
+from keysift.bench import contestants, overhead, timing, tokenization, train
+from keysift.bench.decode import times as decode
 from keysift.bench.search import times as search
 from keysift.cli.main import _main
 from keysift.core.errors import DisagreementError, TrainingError

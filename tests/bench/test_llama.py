@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from keysift.bench import decode, llama
 from keysift.bench.collector import Collector
+from keysift.bench.decode import llama
+from keysift.bench.decode import times as decode
 from keysift.cli.main import _main
 from keysift.core.errors import DisagreementError, UnsupportedError
 from keysift.hub.llama import TransformersLlama

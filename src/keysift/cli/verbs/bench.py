@@ -30,7 +30,12 @@ class Common:
 
 
 _COMMON = {field.name for field in fields(Common)}
-_MODULES = {"documents": "packed_documents", "tokenise": "tokenization", "search": "search.times"}
+_MODULES = {
+    "decode": "decode.times",
+    "documents": "packed_documents",
+    "tokenise": "tokenization",
+    "search": "search.times",
+}
 
 
 @config

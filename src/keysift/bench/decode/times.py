@@ -12,7 +12,7 @@ from statistics import mean
 import torch
 
 from keysift.bench.collector import Collector, Log
-from keysift.bench.llama import Peer, Shape, measure_llama
+from keysift.bench.decode.llama import Peer, Shape, measure_llama
 from keysift.bench.model_cases import open_multiscreen
 from keysift.bench.timing import row
 from keysift.core.config import config
