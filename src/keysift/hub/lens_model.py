@@ -3,8 +3,8 @@
 import logging
 import math
 import socket
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,8 +16,9 @@ from torch import Tensor
 from keysift.core import memory, safe_json
 from keysift.core.errors import DataError, KeysiftError, UnsupportedError
 from keysift.hub.probe import probed
+from keysift.hub.taps import edit, trace
 from keysift.lens.keysift_model import is_keysift_model, open_keysift_model
-from keysift.lens.model import LensModel, Visit, next_tokens, pad, token_pieces
+from keysift.lens.model import LensModel, Visit, ignore_layer, next_tokens, pad, token_pieces
 from keysift.records.lens import ModelInfo
 
 _CAUSAL = ("ForCausalLM", "LMHeadModel")
@@ -56,11 +57,17 @@ class TransformersModel:
     def targets(self, ids: Sequence[int]) -> list[int]:
         return next_tokens(ids)
 
+    def trace(self, *patterns: str) -> AbstractContextManager[dict[str, Tensor]]:
+        return trace(self.model, *patterns)
+
+    def edit(self, changes: Mapping[str, Callable[[Tensor], Tensor]]) -> AbstractContextManager[None]:
+        return edit(self.model, changes)
+
     @torch.no_grad()
     def run(self, texts: Sequence[Sequence[int]], visit: Visit) -> list[Tensor]:
         tokens, keep, padding = pad(texts)
         at = (keep.long().cumsum(1) - 1).clamp_min(0)
-        with probed(self.model, visit, padding):
+        with nullcontext() if visit is ignore_layer else probed(self.model, visit, padding):
             output = self.model(
                 input_ids=tokens, attention_mask=keep.long(), position_ids=at, use_cache=False, return_dict=True
             )

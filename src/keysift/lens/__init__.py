@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from keysift.lens.experiments.patching import patch as patch
     from keysift.lens.inspection import inspect as inspect
     from keysift.lens.model import LensModel as LensModel
     from keysift.records.lens import Record as Record
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _MENU = {
     "inspect": "keysift.lens.inspection",
+    "patch": "keysift.lens.experiments.patching",
     "Record": "keysift.records.lens",
     "load": "keysift.records.lens",
     "LensModel": "keysift.lens.model",

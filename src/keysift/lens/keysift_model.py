@@ -1,7 +1,7 @@
 """A keysift model for the lens: the inputs of every attention layer are shown to the visitor."""
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import cast
 
@@ -15,13 +15,13 @@ from keysift.data.tokenizers.load import load_tokenizer
 from keysift.data.tokenizers.symbols import Symbols
 from keysift.kernels.call import Call
 from keysift.lens.layer_view import LayerView
-from keysift.lens.model import Visit, next_tokens, pad, token_pieces
+from keysift.lens.model import Visit, ignore_layer, next_tokens, pad, token_pieces
 from keysift.models.language_model import LanguageModel, count_parameters
 from keysift.models.model_type import CONFIG, keysift_kind
 from keysift.models.registry import MODEL_KINDS
 from keysift.models.save import load
 from keysift.nn.scalars import MechanismScalars
-from keysift.nn.tap import call_taps, taps
+from keysift.nn.tap import call_taps, edit, taps, trace
 from keysift.records.lens import ModelInfo
 
 # Taps after the kernels, where a visitor's tensor replaces the output of a layer's attention.
@@ -61,13 +61,20 @@ class KeysiftModel:
             return next_tokens(ids)
         return [IGNORE if answer is None else answer for answer in answers]
 
+    def trace(self, *patterns: str) -> AbstractContextManager[dict[str, Tensor]]:
+        return trace(self.model, *patterns)
+
+    def edit(self, changes: Mapping[str, Callable[[Tensor], Tensor]]) -> AbstractContextManager[None]:
+        return edit(self.model, changes)
+
     @torch.no_grad()
     def run(self, texts: Sequence[Sequence[int]], visit: Visit) -> list[Tensor]:
         tokens, keep, padding = pad(texts)
         replacements: dict[int, Tensor] = {}
         outputs = [tap for name, tap in taps(self.model).items() if name.endswith(_OUTPUTS)]
         with ExitStack() as hooks:
-            for layer, (call, output) in enumerate(zip(call_taps(self.model), outputs, strict=True)):
+            watched = () if visit is ignore_layer else zip(call_taps(self.model), outputs, strict=True)
+            for layer, (call, output) in enumerate(watched):
                 hooks.enter_context(call.listening(_call_visitor(layer, padding, visit, replacements)))
                 hooks.enter_context(output.editing(_replace_output(layer, replacements)))
             logits = self.model(tokens, keep=keep if any(padding) else None)

@@ -12,11 +12,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from keysift.core import safe_json
 from keysift.core.disk import write_atomic
 from keysift.core.errors import DataError
+from keysift.core.notebook import Shown
 from keysift.records.lens_maps import TextMaps
 
 FORMAT, VERSION = "keysift-lens", 2
@@ -93,7 +94,11 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class Record(Shown):
+    """What an inspection measured. `record.show()` opens its page; a notebook shows its maps."""
+
+    PAGE: ClassVar[str] = "keysift.web.inspect.page"
+
     model: ModelInfo
     texts: tuple[Text, ...]
     lengths: tuple[tuple[int, int], ...]  # the context buckets: visible keys from .. to

@@ -265,6 +265,24 @@ def test_several_models_are_compared(browser: Browser, softmax: Record, tmp_path
     assert opened.problems == []
 
 
+def test_the_frame_of_a_notebook_works(browser: Browser, softmax: Record, tmp_path: Path) -> None:
+    path = tmp_path / "notebook.html"
+    path.write_text(f"<!doctype html><title>n</title>{softmax._repr_html_()}", encoding="utf-8")
+    page = browser.new_context(offline=True).new_page()
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda message: problems.append(message.text))
+    page.goto(path.as_uri())
+    frame = page.frames[1]
+    frame.wait_for_selector("[data-ready]")
+    assert frame.locator("#thumbnails canvas").count() == len(softmax.heads)
+    frame.locator("button[data-head='L1H2']").click()
+    assert frame.inner_text("#head-title") == "Layer 1, head 2"
+    top = "selector => document.querySelector(selector).getBoundingClientRect().top"
+    assert frame.evaluate(top, "#thumbnails") < frame.evaluate(top, "#story"), "the maps come first"
+    assert problems == []
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_is_accessible_and_fits_a_phone(
     browser: Browser, softmax: Record, tmp_path: Path, scheme: str

@@ -48,7 +48,7 @@ function stepHead(step) {
 }
 
 function saveAddress() {
-  history.replaceState(null, "", writeAddress());
+  if (location.protocol !== "about:") history.replaceState(null, "", writeAddress()); // the frame of a notebook has none
 }
 
 function drawHeader() {

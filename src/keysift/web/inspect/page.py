@@ -62,6 +62,12 @@ def inspect_page(records: Sequence[Record]) -> str:
     return script_page("inspect/page.html", styles=STYLES, scripts=SCRIPTS, data=data)
 
 
+def page_of(record: Record, *, inline: bool = False) -> str:
+    """The page of one record; `inline` begins with the maps, for the small frame of a notebook."""
+    html = inspect_page([record])
+    return html.replace("<html ", "<html data-inline ", 1) if inline else html
+
+
 _TERM_FIELDS = ("title", "meaning", "origin", "compared")
 
 
