@@ -130,20 +130,21 @@ void run_sums(const Case& c, int32_t kind, int64_t window) {
   std::mt19937 random(7);
   Buffer q(c.batch, c.tiles, c.queries, c.key_width, KEYSIFT_F32), k(c.batch, c.tiles, c.keys, c.key_width, KEYSIFT_F32);
   Buffer v(c.batch, c.tiles, c.keys, c.value_width, KEYSIFT_F32);
-  Buffer out(c.batch, c.tiles, c.queries, c.value_width, KEYSIFT_F32), dout = out, dq = q, dk = k, dv = v;
-  for (Buffer* b : {&dout, &dq, &dk, &dv}) b->view.data = b->bytes.data();
+  Buffer out(c.batch, c.tiles, c.queries, c.value_width, KEYSIFT_F32), dout = out, kept = out, dq = q, dk = k, dv = v;
+  for (Buffer* b : {&dout, &kept, &dq, &dk, &dv}) b->view.data = b->bytes.data();
   for (Buffer* b : {&q, &k, &v, &out, &dout}) fill(b, KEYSIFT_F32, &random, 0.2f);
-  std::vector<float> shift(static_cast<size_t>(c.batch * c.tiles * c.queries), -1.0f), log = shift, dshift = shift;
+  std::vector<float> shift(static_cast<size_t>(c.batch * c.tiles * c.queries), kind == KEYSIFT_RECTIFIED ? 0.1f : -1.0f), dshift = shift;
+  std::vector<float> log(2 * shift.size());
   const int64_t queries = c.queries / 3, keys = c.keys / 3;
   std::vector<keysift_segment> segments{{0, 0, c.queries, 0, c.keys, c.keys - c.queries},
                                     {1, queries / 2, queries, keys / 2, keys, keys - queries},
                                     {1, queries / 2 + queries, queries, keys / 2 + keys, keys, keys + 25}};
   const keysift_sums_problem problem{c.batch, c.tiles, c.queries, c.keys, c.key_width, c.value_width, window, kind, 0.5f, 1e-8f, q.view,
                                      k.view, v.view, segments.data(), c.segments ? 3 : -1, c.keys - c.queries,
-                                     kind == KEYSIFT_SIGMOID ? shift.data() : nullptr};
+                                     kind == KEYSIFT_SIGMOID || kind == KEYSIFT_RECTIFIED ? shift.data() : nullptr};
   const keysift_sums_gradients gradients{dq.view, dk.view, dv.view, kind == KEYSIFT_SIGMOID ? dshift.data() : nullptr};
-  expect(keysift_sums_forward(&problem, &out.view, nullptr), "sums without gradients");
-  expect(keysift_sums_forward(&problem, &out.view, log.data()), "sums");
+  expect(keysift_sums_forward(&problem, &out.view, nullptr, nullptr), "sums without gradients");
+  expect(keysift_sums_forward(&problem, &out.view, kind == KEYSIFT_RECTIFIED ? &kept.view : nullptr, log.data()), "sums");
   expect(keysift_sums_backward(&problem, &out.view, log.data(), &dout.view, &gradients), "gradients of sums");
 }
 
@@ -310,7 +311,7 @@ int main() {
         }
       }
       for (const auto& width : widths) {
-        for (int32_t kind = KEYSIFT_RELU; kind <= KEYSIFT_SOFTPICK; ++kind) {
+        for (int32_t kind = KEYSIFT_RELU; kind <= KEYSIFT_RECTIFIED; ++kind) {
           for (bool segments : {false, true}) {
             for (int64_t window : {0, 20}) {
               const Case c{2, 4, 4, length[0], length[1], width[0], width[1], KEYSIFT_F32, 0, 1.0f, 1.0f, segments};

@@ -81,6 +81,7 @@ constexpr int64_t kSumChunk = 256;  // queries of a forward task, which share pa
 struct SumsPlan {
   keysift_sums_problem problem;
   keysift_view out;
+  keysift_view kept;  // data NULL: not wanted
   float* log;
   // Backward only.
   keysift_view dout;

@@ -29,7 +29,8 @@ int check(const keysift_sums_problem* p) {
       return fail(KEYSIFT_BAD_ARGUMENT, "batch, queries, keys and window must be at least 0");
     }
   }
-  if (p->kind < KEYSIFT_RELU || p->kind > KEYSIFT_SOFTPICK) return fail(KEYSIFT_BAD_ARGUMENT, "kind %d is unknown", p->kind);
+  if (p->kind < KEYSIFT_RELU || p->kind > KEYSIFT_RECTIFIED) return fail(KEYSIFT_BAD_ARGUMENT, "kind %d is unknown", p->kind);
+  if (p->kind == KEYSIFT_RECTIFIED && !p->shift && p->queries > 0) return fail(KEYSIFT_BAD_ARGUMENT, "levels must not be NULL");
   const int segments = check_segments(p->segments, p->segment_count, p->offset, p->batch, p->queries, p->keys);
   if (segments != KEYSIFT_OK) return segments;
   const bool rows = p->batch > 0;
@@ -47,14 +48,14 @@ int64_t threads_for(const keysift_sums_problem& p) {
   return p.batch * p.heads * p.queries * std::min<int64_t>(p.keys, kSerialPairs) < kSerialPairs ? 1 : thread_count();
 }
 
-int forward(const keysift_sums_problem* problem, const keysift_view* out, float* log) {
+int forward(const keysift_sums_problem* problem, const keysift_view* out, const keysift_view* kept, float* log) {
   const int status = check(problem);
   if (status != KEYSIFT_OK) return status;
   const keysift_sums_problem& p = *problem;
   if (p.batch == 0 || p.queries == 0) return KEYSIFT_OK;
   if (!out || !out->data) return fail(KEYSIFT_BAD_ARGUMENT, "out must not be NULL");
   const SumsKernels kernels = keysift::kernels().sums(p.kind);
-  const SumsPlan plan{p, *out, log, {}, {}};
+  const SumsPlan plan{p, *out, kept ? *kept : keysift_view{}, log, {}, {}};
   const std::vector<keysift_segment> segments = segments_of(p);
   struct Chunk {
     const keysift_segment* segment;
@@ -113,7 +114,7 @@ int backward(const keysift_sums_problem* problem, const keysift_view* out, const
     return fail(KEYSIFT_BAD_ARGUMENT, "out, log, dout, dq, dk and dv must not be NULL");
   }
   const SumsKernels kernels = keysift::kernels().sums(p.kind);
-  const SumsPlan plan{p, *out, const_cast<float*>(log), *dout, *gradients};
+  const SumsPlan plan{p, *out, {}, const_cast<float*>(log), *dout, *gradients};
   const std::vector<keysift_segment> segments = segments_of(p);
   std::vector<HeadTasks> all_tasks(segments.size() * static_cast<size_t>(p.heads));
   if (all_tasks.empty()) return KEYSIFT_OK;
@@ -154,8 +155,8 @@ int backward(const keysift_sums_problem* problem, const keysift_view* out, const
 }  // namespace
 }  // namespace keysift
 
-int keysift_sums_forward(const keysift_sums_problem* problem, const keysift_view* out, float* log) {
-  return keysift::guarded([&] { return keysift::forward(problem, out, log); });
+int keysift_sums_forward(const keysift_sums_problem* problem, const keysift_view* out, const keysift_view* kept, float* log) {
+  return keysift::guarded([&] { return keysift::forward(problem, out, kept, log); });
 }
 
 int keysift_sums_backward(const keysift_sums_problem* problem, const keysift_view* out, const float* log,

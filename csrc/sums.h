@@ -20,7 +20,8 @@ enum keysift_kind {
   KEYSIFT_RELU_EXP = 2,       /* numerator = max(exp(x) - 1, 0) */
   KEYSIFT_SIGMOID = 3,        /* numerator = 1 / (1 + exp(-x)) */
   KEYSIFT_RELU_EXP_NORMALISED = 4, /* numerator = denominator = max(exp(x) - 1, 0) */
-  KEYSIFT_SOFTPICK = 5        /* numerator = max(exp(x) - 1, 0), denominator = |exp(x) - 1| */
+  KEYSIFT_SOFTPICK = 5,       /* numerator = max(exp(x) - 1, 0), denominator = |exp(x) - 1| */
+  KEYSIFT_RECTIFIED = 6       /* weight = max(softmax(x) - level, 0); two passes over the scores of a row */
 };
 
 #define KEYSIFT_SUMS_PROBLEM_FIELDS(F)                                \
@@ -40,7 +41,7 @@ enum keysift_kind {
   F(const keysift_segment*, segments) /* as in keysift_problem */         \
   F(int64_t, segment_count)                                             \
   F(int64_t, offset)                                                  \
-  F(const float*, shift) /* (batch, heads, queries), or NULL: 0 */
+  F(const float*, shift) /* (batch, heads, queries), or NULL: 0. For KEYSIFT_RECTIFIED the levels, at least 0, not NULL */
 KEYSIFT_STRUCT(keysift_sums_problem, KEYSIFT_SUMS_PROBLEM_FIELDS);
 
 /* Rows inside a segment are overwritten; other rows are left unchanged. */
@@ -52,10 +53,14 @@ KEYSIFT_STRUCT(keysift_sums_problem, KEYSIFT_SUMS_PROBLEM_FIELDS);
 KEYSIFT_STRUCT(keysift_sums_gradients, KEYSIFT_SUMS_GRADIENTS_FIELDS);
 
 /* Writes out, and the logarithm of the denominator (0 for kinds without one, +inf where it is 0) as
- * (batch, heads, queries), both for queries inside a segment only. log may be NULL. */
-KEYSIFT_API int keysift_sums_forward(const keysift_sums_problem* problem, const keysift_view* out, float* log);
+ * (batch, heads, queries), both for queries inside a segment only. log may be NULL.
+ * KEYSIFT_RECTIFIED writes two numbers for each query, as (2, batch, heads, queries): its largest score m, and the inverse of
+ * the sum of exp(x - m). It also writes kept, the sum of the values with weight above 0, unless that is NULL. */
+KEYSIFT_API int keysift_sums_forward(const keysift_sums_problem* problem, const keysift_view* out, const keysift_view* kept,
+                                     float* log);
 
-/* out and log as written by forward. The result does not depend on the number of threads. */
+/* out and log as written by forward; for KEYSIFT_RECTIFIED out + level kept, and no gradient of the level. The result does not
+ * depend on the number of threads. */
 KEYSIFT_API int keysift_sums_backward(const keysift_sums_problem* problem, const keysift_view* out, const float* log,
                                       const keysift_view* dout, const keysift_sums_gradients* gradients);
 

@@ -15,9 +15,23 @@ KEYSIFT_INLINE vf absolute(vf x) { return x < vf{} ? -x : x; }
 template <int Kind>
 constexpr bool kNormalised = Kind == KEYSIFT_RELU_EXP_NORMALISED || Kind == KEYSIFT_SOFTPICK;
 
+// Whether the backward pass reads the log and <dout, out> of each query.
+template <int Kind>
+constexpr bool kReadsLog = kNormalised<Kind> || Kind == KEYSIFT_RECTIFIED;
+
 // A score with weight zero and slope zero, for masked keys.
 template <int Kind>
 constexpr float kMaskedScore = Kind == KEYSIFT_SOFTPICK ? 0.0f : -1e30f;
+
+// Whether scores of at most 0 change nothing, so that a block of them is skipped.
+template <int Kind>
+constexpr bool kSkipsNegative = Kind != KEYSIFT_SIGMOID && Kind != KEYSIFT_SOFTPICK && Kind != KEYSIFT_RECTIFIED;
+
+inline bool any_positive(const float* scores) {
+  uint32_t bits = 0;
+  for (int j = 0; j < kSumBatch * kBlock; j += kLanes) bits |= bits_not_below(load(scores + j), vf{});
+  return bits != 0;
+}
 
 // Terms with a denominator are summed times 2^32, which cancels. Without it, subnormal scores would give subnormal sums, whose
 // inverse is infinite.
@@ -58,6 +72,13 @@ KEYSIFT_INLINE void differentiate(vf x, vf dp, vf log, vf delta, vf* weight, vf*
     *weight = numerator<Kind>(x);
     *dx = x > none ? (Kind == KEYSIFT_RELU ? dp : dp * (x + x)) : none;
   }
+}
+
+// The weight of a score and its gradient for KEYSIFT_RECTIFIED, with the numbers that forward wrote.
+KEYSIFT_INLINE void differentiate_rectified(vf x, vf dp, vf m, vf inverse, vf level, vf delta, vf* weight, vf* dx) {
+  const vf none{}, p = Exponential(x - m).power * inverse;
+  *weight = positive(p - level);
+  *dx = p * ((p > level ? dp : none) - delta);
 }
 
 // (kSumBatch, kBlock) products of rows with a block that is packed as (width, kBlock).
@@ -202,6 +223,7 @@ struct SumsForward : SumsForwardScratch {
         const Placement placement{at + i - key, span, static_cast<int>(smaller<int64_t>(kSumBatch, count - i)), key_count};
         products(q + i * size.key_pad, size.key_pad, keys, size.key, scores);
         mask_scores(placement, shift ? shift + i : nullptr, kMaskedScore<Kind>, scores);
+        if (kSkipsNegative<Kind> && !any_positive(scores)) continue;
         weigh(i);
         add_all(kSumBatch, size.value_pad, kBlock, scores, kBlock, 1, values, sum + i * size.value_pad);
       }
@@ -248,6 +270,7 @@ struct SumsBackward : SumsBackwardScratch {
   const keysift_segment& segment;
   const SumsSizes size;
   float log[kSumBatch];
+  float inverse[kSumBatch], level[kSumBatch];  // of KEYSIFT_RECTIFIED
 
   SumsBackward(const SumsPlan& plan_, const SumsTask& task_, const SumsSizes& sizes, ScratchLayout* layout)
       : SumsBackwardScratch(sizes, layout), plan(plan_), task(task_), segment(*task_.segment), size(sizes) {}
@@ -261,7 +284,12 @@ struct SumsBackward : SumsBackwardScratch {
     pack_rows(p.q, segment, task.head, segment.query + first, count, kSumBatch, size.key, size.key_pad, p.scale, q);
     pack_rows(plan.dout, segment, task.head, segment.query + first, count, kSumBatch, size.value, size.value_pad, 1.0f, dout);
     for (int i = 0; i < kSumBatch; ++i) {
-      log[i] = kNormalised<Kind> && i < count ? plan.log[row_number(first + i)] : 0.0f;
+      log[i] = kReadsLog<Kind> && i < count ? plan.log[row_number(first + i)] : 0.0f;
+      if constexpr (Kind == KEYSIFT_RECTIFIED) {
+        const int64_t rows = p.batch * p.heads * p.queries;
+        inverse[i] = i < count ? plan.log[rows + row_number(first + i)] : 0.0f;
+        level[i] = i < count ? p.shift[row_number(first + i)] : 0.0f;
+      }
     }
   }
 
@@ -285,7 +313,12 @@ struct SumsBackward : SumsBackwardScratch {
       vf slopes{};
       for (int j = i * kBlock; j < (i + 1) * kBlock; j += kLanes) {
         vf weight, dx;
-        differentiate<Kind>(load(scores + j), load(dp + j), row_log, row_delta, &weight, &dx);
+        if constexpr (Kind == KEYSIFT_RECTIFIED) {
+          differentiate_rectified(load(scores + j), load(dp + j), row_log, splat(inverse[i]), splat(level[i]), row_delta,
+                                  &weight, &dx);
+        } else {
+          differentiate<Kind>(load(scores + j), load(dp + j), row_log, row_delta, &weight, &dx);
+        }
         store(scores + j, weight);
         store(dp + j, dx);
         slopes += dx;
@@ -296,9 +329,9 @@ struct SumsBackward : SumsBackwardScratch {
 
   void run() {
     const keysift_sums_problem& p = plan.problem;
-    const float* shift = p.shift ? p.shift + row_number(0) : nullptr;
+    const float* shift = p.shift && Kind != KEYSIFT_RECTIFIED ? p.shift + row_number(0) : nullptr;
     const int64_t span = span_of(p);
-    if (kNormalised<Kind>) compute_deltas();
+    if (kReadsLog<Kind>) compute_deltas();
     for (int64_t key = task.first_key; key < task.last_key; key += kBlock) {
       const int key_count = keys_in_block(segment, key);
       // dv is not in use yet and serves as the buffer for packing values.
@@ -316,6 +349,7 @@ struct SumsBackward : SumsBackwardScratch {
         products(q, size.key_pad, keys, size.key, scores);
         const Placement placement{segment.offset + i - key, span, count, key_count};
         mask_scores(placement, shift ? shift + i : nullptr, kMaskedScore<Kind>, scores);
+        if (kSkipsNegative<Kind> && !any_positive(scores)) continue;
         products(dout, size.value_pad, values, size.value, dp);
         weigh(i, count);
         add_all(kBlock, size.value_pad, kSumBatch, scores, 1, kBlock, dout, dv);

@@ -1,6 +1,7 @@
 // All kernels of one instruction set but those of decoding. Compiled once per variant, with KEYSIFT_VARIANT naming the namespace.
 #include "gate.h"
 #include "decode_plan.h"
+#include "rectified_kernel.h"
 #include "screening_backward.h"
 #include "screening_forward.h"
 #include "sticks_kernel.h"
@@ -37,7 +38,8 @@ SumsKernels sums_kernels(int32_t kind) {
   if (kind == KEYSIFT_RELU_EXP) return sums_of<KEYSIFT_RELU_EXP>();
   if (kind == KEYSIFT_SIGMOID) return sums_of<KEYSIFT_SIGMOID>();
   if (kind == KEYSIFT_RELU_EXP_NORMALISED) return sums_of<KEYSIFT_RELU_EXP_NORMALISED>();
-  return sums_of<KEYSIFT_SOFTPICK>();
+  if (kind == KEYSIFT_SOFTPICK) return sums_of<KEYSIFT_SOFTPICK>();
+  return {padded, rectified_scratch, rectified_forward, sums_backward_scratch, sums_backward<KEYSIFT_RECTIFIED>};
 }
 
 extern const DecodeKernels decode;  // decode_variant.cpp

@@ -207,7 +207,7 @@ def test_the_library_refuses_invalid_problems() -> None:
         sums_cpu._forward(sums_cpu.Inputs(x, x, x, None, None, 0, 0, 9, 1.0, 0.0))
     with refuses("rejected the call: segment 0 .* is out of range or order"):
         sums_cpu._forward(sums_cpu.Inputs(x, x, x, None, torch.tensor([[0, 0, 3, 0, 2, 0]]), 0, 0, 0, 1.0, 0.0))
-    problem = sums_cpu._problem(sums_cpu.Inputs(x, x, x, None, None, 0, 0, 0, 1.0, 0.0))
+    problem = sums_cpu.problem_of(sums_cpu.Inputs(x, x, x, None, None, 0, 0, 0, 1.0, 0.0))
     assert library.load().keysift_sums_backward(ctypes.byref(problem), None, None, None, None) != 0
     assert b"must not be NULL" in library.load().keysift_last_error()
 

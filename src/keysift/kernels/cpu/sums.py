@@ -28,7 +28,7 @@ from keysift.kernels.transforms import no_double_backward
 from keysift.mechanisms import relu_exp, relu_power, sigmoid, threshold
 from keysift.mechanisms.rules import Counted, Rule, visible_count
 
-_RELU, _RELU_SQUARED, _RELU_EXP, _SIGMOID, _RELU_EXP_NORMALISED, _SOFTPICK = range(6)  # keysift_kind
+_RELU, _RELU_SQUARED, _RELU_EXP, _SIGMOID, _RELU_EXP_NORMALISED, _SOFTPICK, RECTIFIED = range(7)  # keysift_kind
 
 PerQuery = Callable[[Call, Mapping[str, Tensor]], Tensor]  # broadcastable to B H T 1
 
@@ -134,7 +134,8 @@ def _difference(call: Call, out: Tensor, scalars: Mapping[str, Tensor]) -> Tenso
     return difference
 
 
-def _problem(x: Inputs) -> SumsProblem:
+def problem_of(x: Inputs) -> SumsProblem:
+    """The inputs as the library reads them."""
     return SumsProblem(
         *(*x.q.shape[:3], x.k.shape[2], x.q.shape[3], x.v.shape[3]),
         *(x.window, x.kind, x.scale, x.eps),
@@ -149,9 +150,10 @@ def _forward(x: Inputs) -> tuple[Tensor, Tensor]:
     """The output and the logarithm of each denominator. Queries outside every segment get zeros."""
     empty = torch.empty if x.segments is None else torch.zeros
     out, log = empty(*x.q.shape[:3], x.v.shape[3]), empty(x.q.shape[:3])
-    problem = _problem(x)
     library.check_status(
-        library.load().keysift_sums_forward(ctypes.byref(problem), ctypes.byref(View.of(out)), library.pointer(log))
+        library.load().keysift_sums_forward(
+            ctypes.byref(problem_of(x)), ctypes.byref(View.of(out)), None, library.pointer(log)
+        )
     )
     return out, log
 
@@ -175,12 +177,15 @@ def _(*inputs: Any) -> tuple[Tensor, Tensor]:
     schema=f"(Tensor dout, Tensor out, Tensor log, {_INPUTS}) -> (Tensor, Tensor, Tensor, Tensor)",
 )
 def backward_operator(dout: Tensor, out: Tensor, log: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+    return backward_pass(Inputs(*inputs), dout, out, log)
+
+
+def backward_pass(x: Inputs, dout: Tensor, out: Tensor, log: Tensor) -> tuple[Tensor, ...]:
     """Gradients of q, k, v and the shift."""
-    x = Inputs(*inputs)
     dout = dout if dout.stride(-1) == 1 else dout.contiguous()
     dq, dk, dv, dshift = (torch.zeros(shape) for shape in (x.q.shape, x.k.shape, x.v.shape, x.q.shape[:3]))
     gradients = SumsGradients(View.of(dq), View.of(dk), View.of(dv), library.pointer(dshift))
-    problem = _problem(x)
+    problem = problem_of(x)
     library.check_status(
         library.load().keysift_sums_backward(
             ctypes.byref(problem),
