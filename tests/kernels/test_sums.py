@@ -177,8 +177,10 @@ def test_second_derivatives_are_refused() -> None:
 def test_operators_pass_opcheck() -> None:
     q, k, v = (torch.randn(1, 2, 6, 4, requires_grad=True) for _ in range(3))
     shift = torch.zeros(1, 2, 6, requires_grad=True)
-    torch.library.opcheck(sums_cpu._sums, (q, k, v, shift, None, 0, 0, 3, 0.5, 0.0))
-    torch.library.opcheck(sums_cpu._sums, (q, k, v, None, torch.tensor([[0, 1, 3, 1, 3, 0]]), 0, 2, 5, 0.5, 1e-8))
+    torch.library.opcheck(sums_cpu.sums_operator, (q, k, v, shift, None, 0, 0, 3, 0.5, 0.0))
+    torch.library.opcheck(
+        sums_cpu.sums_operator, (q, k, v, None, torch.tensor([[0, 1, 3, 1, 3, 0]]), 0, 2, 5, 0.5, 1e-8)
+    )
 
 
 @pytest.mark.parametrize("name", ["softpick", "sigmoid_visible"])
