@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo check test test-hub test-gpu soak fuzz bench docs evidence clean sanitize aarch64 wheel test-wheel test-scale
+.PHONY: setup demo check test test-hub test-gpu soak fuzz bench docs evidence clean sanitize aarch64 wheel test-wheel test-scale site
 
 setup: $(READY)
 
@@ -53,7 +53,7 @@ test-hub:
 # measured peaks. `make test` skips the former if Ray (240 MB) is not installed.
 test-scale: $(READY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt ray
-	$(BIN)/python -m pytest -q -n 0 tests/scale
+	SCALE=1 $(BIN)/python -m pytest -q -n 0 tests/scale
 
 # The Triton kernels without a GPU: interpreted on the CPU against the definition, then compiled for GPUs (see
 # docs/performance-gpu.md). Installs triton (1 GB) into .venv. `make test` runs a slice of it if triton is installed.
@@ -121,6 +121,13 @@ bench: $(READY)
 evidence: $(READY)
 	for study in evidence/*/records.jsonl; do $(BIN)/python -m evidence run $$(basename $$(dirname $$study)) || exit 1; done
 	$(BIN)/python docs/generate.py
+
+# The documentation as a site that opens from disk: build/site/index.html. Fails on dead links and pages without a link.
+site: $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt mkdocs-material 'mkdocstrings[python]'
+	$(BIN)/python -m docs.site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --config-file build/mkdocs.yml
+	@echo "open build/site/index.html"
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py

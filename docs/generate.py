@@ -110,6 +110,16 @@ def versions() -> str:
     return "\n".join(rows)
 
 
+def plan(*flags: str) -> str:
+    """The table of `keysift train --dry-run` for a preset on 64 GPUs."""
+    from keysift.cli.main import parse
+    from keysift.cli.verbs.train import estimate_rows
+
+    arguments = ["train", "--preset", *flags, "--dry-run", "--world", "64", "--device", "h100"]
+    rows = estimate_rows(parse(arguments))
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {text} |" for name, text in rows.items())])
+
+
 def _entry(page: Path) -> str:
     title = page.read_text().split("\n", 1)[0].removeprefix("# ")
     return f"- [{title}]({page.relative_to(ROOT / 'docs')})"
@@ -135,8 +145,8 @@ def write_all() -> None:
 
 
 if __name__ == "__main__":
-    blocks = {"--index": index, "--versions": versions}
-    if len(sys.argv) == 2:
-        sys.stdout.write(blocks[sys.argv[1]]() + "\n")
+    blocks = {"--index": index, "--versions": versions, "--plan": plan}
+    if len(sys.argv) > 1:
+        sys.stdout.write(blocks[sys.argv[1]](*sys.argv[2:]) + "\n")
     else:
         write_all()

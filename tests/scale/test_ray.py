@@ -18,6 +18,7 @@ import pytest
 from keysift.cli.main import _main
 from keysift.data import cluster as ray_cluster
 from keysift.data import ray_workers, shards
+from keysift.data.corpus import VERIFIED
 from keysift.data.shards import build
 from keysift.runs import layout
 from keysift.runs.metrics import last
@@ -77,7 +78,8 @@ def test_a_sweep_that_loses_a_node_gives_the_records_of_a_local_one(
     with ray_cluster.connect(cluster.address) as ray:
         outcomes = sweep(runs, out, launcher=RayLauncher(ray, out, cores=1), show=False)
     killer.join()
-    assert [outcome.state for outcome in outcomes] == ["finished"] * 3, outcomes
+    failed = [(outcome.name, outcome.state, outcome.error) for outcome in outcomes if outcome.state != "finished"]
+    assert not failed
     sessions = {run: len(json.loads((out / run / layout.ENVIRONMENT).read_text())) for run in runs}
     assert max(sessions.values()) > 1, "the run of the lost node resumed"
     sweep(runs, tmp_path / "here", processes=2, show=False)
@@ -120,7 +122,7 @@ def test_a_corpus_built_while_a_node_is_lost_is_the_local_one(
     build(str(corpus), "bpe:300", tmp_path / "here", workers=1, show=False)
     names = sorted(path.name for path in (tmp_path / "here").iterdir())
     assert names == sorted(path.name for path in (tmp_path / "ray").iterdir())
-    for name in names:
+    for name in set(names) - {VERIFIED}:  # it stores times of files
         assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "ray" / name).read_bytes(), name
 
 

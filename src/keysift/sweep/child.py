@@ -1,6 +1,6 @@
 """Train one run of a sweep in its own process: python -P -m keysift.sweep.child CONFIG.toml RUN '{"steps": 100}'
 
-The last argument holds the fields to change, in the config file of a new run or the stored config of a resumed one.
+The last argument holds the fields to change in the config file of a new run. In a resumed one only `steps` changes.
 """
 
 import json
@@ -23,7 +23,11 @@ def main(file: str, run: str, changes: str) -> int:
     try:
         resume = is_run_directory(path)
         config = read_manifest(Run(path)).config if resume else read_toml(Path(file))
-        train(replace(config, **json.loads(changes)), path, resume=resume, show=False)
+        fields = json.loads(changes)
+        if resume:
+            # Ray repeats a task that lost its node with its first arguments; the stored config has its warm-up.
+            fields = {"steps": fields["steps"]}
+        train(replace(config, **fields), path, resume=resume, show=False)
     except KeysiftError as error:
         sys.stderr.write(f"{escape_line(error)}\n")
         return 2

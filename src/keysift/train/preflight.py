@@ -101,11 +101,15 @@ def _require(size: float, what: str, remedy: str, world: World) -> None:
         )
 
 
+def vocabulary(config: TrainConfig, *, show: bool) -> int:
+    """Vocabulary size of the tokenizer of a run. Opens its data, which may tokenize it."""
+    return open_source(config, World(0, 1, torch.device("cpu")), show=show).tokenizer.vocab_size
+
+
 def memory_of_run(config: TrainConfig) -> int:
     """Bytes that a process needs to train with this config: for a scheduler. Opens its data, which may tokenize it."""
-    world = World(0, 1, torch.device("cpu"))
-    vocab_size = open_source(config, world, show=False).tokenizer.vocab_size
-    check_countable(config, vocab_size, world)
+    vocab_size = vocabulary(config, show=False)
+    check_countable(config, vocab_size, World(0, 1, torch.device("cpu")))
     return 2**29 + state_bytes(min_parameters(config.model, vocab_size), bool(config.ema))
 
 
@@ -203,7 +207,7 @@ def match_parameters(config: TrainConfig, other: str) -> tuple[TrainConfig, str]
     `other` is a run, a saved model or a preset. Every other setting is kept. A preset is counted with the vocabulary
     of this run.
     """
-    vocab_size = open_source(config, World(0, 1, torch.device("cpu")), show=True).tokenizer.vocab_size
+    vocab_size = vocabulary(config, show=True)
     sizes = {"vocab_size": vocab_size, "context": config.context}
     if is_run_directory(Path(other)):
         target = read_manifest(Run(Path(other))).parameters

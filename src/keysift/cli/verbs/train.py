@@ -29,6 +29,11 @@ class Args:
     """A TOML file with the names of the flags. Flags take precedence."""
     dry_run: bool = False
     """Print what would be trained and its estimated cost, without training."""
+    world: int | None = None
+    """With --dry-run: plan the run for this many GPUs of the type --device (a100, h100 or b200). The defaults are the
+    paper's: 2^38 tokens, steps of 2^22, sequences of 4,096, the vocabulary of GPT-2."""
+    mfu: float = 0.4
+    """With --world: the fraction of the peak FLOP/s that training is assumed to reach."""
     quiet: bool = False
     """Show no progress."""
 
@@ -51,12 +56,20 @@ def defaults(argv: list[str]) -> Args:
         from keysift.train.init import config_from_model
 
         base = config_from_model(Path(init))
+    elif flag_value(argv, "--world") is not None:
+        from keysift.train.plan import PAPER
+
+        base = TrainConfig(**PAPER)
     return Args(train=replace(base, model=chosen_model(argv, base.model)))
 
 
 def run(args: Args) -> None:
     if args.match is not None:
         args = replace(args, train=_matched(args))
+    if args.world is not None and (not args.dry_run or args.resume is not None):
+        raise ConfigError(
+            "--world plans a new run on a cluster; add --dry-run and drop --resume, or train under torchrun"
+        )
     if args.dry_run:
         _dry_run(args)
         return
@@ -95,11 +108,24 @@ def _matched(args: Args) -> TrainConfig:
 
 def _dry_run(args: Args) -> None:
     from keysift.cli.terminal import output
-    from keysift.train.preflight import estimate
 
     table = output.table("Estimate of this run")
     table.add_column("", no_wrap=True)
     table.add_column("")
-    for name, text in estimate(args.train, resume=args.resume, show=not args.quiet).items():
+    for name, text in estimate_rows(args).items():
         table.add_row(name, text)
     output.console().print(table)
+
+
+def estimate_rows(args: Args) -> dict[str, str]:
+    """Rows of the table of --dry-run."""
+    from keysift.train.preflight import estimate
+
+    if args.world is None:
+        return estimate(args.train, resume=args.resume, show=not args.quiet)
+    from keysift.models.presets import VOCABULARY
+    from keysift.train.plan import plan
+    from keysift.train.preflight import vocabulary
+
+    vocab_size = VOCABULARY if args.train.tokenizer is None else vocabulary(args.train, show=not args.quiet)
+    return plan(args.train, world=args.world, mfu=args.mfu, vocab_size=vocab_size)
