@@ -27,10 +27,10 @@ def pytest_configure() -> None:
 @pytest.fixture
 def forked_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fork the runs of a sweep instead of starting them, which saves their imports."""
-    from keysift.sweep import drive
+    from keysift.sweep import launch
     from tests.forked_process import ForkedProcess
 
-    monkeypatch.setattr(drive, "subprocess", SimpleNamespace(Popen=ForkedProcess))
+    monkeypatch.setattr(launch, "subprocess", SimpleNamespace(Popen=ForkedProcess))
 
 
 @pytest.fixture(autouse=True)

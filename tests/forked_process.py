@@ -25,7 +25,7 @@ SIZE = 1 << 20  # bytes of the longest request
 
 
 class ForkedProcess:
-    """The part of subprocess.Popen that tests and `keysift.sweep.drive` use, for `python -m keysift[.sweep.child]`."""
+    """The part of subprocess.Popen that tests and `keysift.sweep.launch` use, for `python -m keysift[.sweep.child]`."""
 
     __class_getitem__ = classmethod(GenericAlias)
 

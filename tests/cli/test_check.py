@@ -72,7 +72,7 @@ def test_a_wrong_backend_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
 
     wrong_backend = dataclasses.replace(checks.BACKENDS.find("blockwise"), run=wrong_run)
     monkeypatch.setitem(checks.BACKENDS._items, "blockwise", wrong_backend)
-    line = checks._backend(find("relu"), "blockwise")
+    line = checks.check_backend(find("relu"), "blockwise")
     assert not line.correct
     assert "the output of relu on blockwise is off by" in line.example
 

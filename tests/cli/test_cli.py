@@ -253,14 +253,14 @@ def test_arguments_are_utf8_in_every_locale(tmp_path: Path) -> None:
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     for command in (
         ["generate", "model", "--prompt", "é", "--echo", "--stop", "ü", "--max-new-tokens", "1"],
-        ["inspect", "model", "--text", "été", "--diagnostics-only", "-o", "page.html"],
+        ["inspect", "model", "--text", "été", "--diagnostics-only", "--record", "record.json"],
     ):
         process = subprocess.run(
             [sys.executable, "-m", "keysift", *command], check=False, capture_output=True, cwd=tmp_path, env=environment
         )
         assert process.returncode == 0, process.stderr
     assert "5 tokens" in process.stdout.decode()
-    assert json.dumps("été") in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert json.dumps("été")[1:-1] in (tmp_path / "record.json").read_text()
 
 
 def test_weights_that_cancel_sum_to_exactly_zero(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,11 +9,15 @@ from keysift.core import safe_json
 from tests.refusals import refuses
 
 SOURCE = Path(__file__).parent.parent.parent / "src" / "keysift"
-# These read JSON from a trusted origin: a parent process, the tokenizers package, or data for a page.
+# These read JSON from a trusted origin: a parent process, the tokenizers package, a record in the
+# repository, or data for a page.
 TRUSTED = {
     "bench/subprocess_call.py",
     "cli/evaluation/lm.py",
+    "kernels/gpu/report.py",
+    "kernels/gpu/roofline.py",
     "sweep/child.py",
+    "sweep/on_ray.py",
     "core/safe_json.py",
     "data/tokenizers/bpe.py",
     "web/play/page.py",

@@ -197,7 +197,7 @@ FILES = [
     ),
     Fault(
         "runs of a sweep import from the current folder",
-        "sweep/drive.py",
+        "sweep/launch.py",
         '"-P"',
         '"-u"',
         "tests/sweep/test_sweep.py",

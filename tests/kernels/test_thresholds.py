@@ -213,7 +213,7 @@ def test_operators_pass_opcheck() -> None:
     q, k, v = (torch.randn(1, 2, 6, 4, requires_grad=True) for _ in range(3))
     orders = torch.tensor([1.3, 1.6], requires_grad=True)
     for segments in (None, torch.tensor([[0, 1, 3, 1, 3, 0]])):
-        torch.library.opcheck(thresholds_cpu._thresholds, (q, k, v, orders, segments, 0, 0.5))
+        torch.library.opcheck(thresholds_cpu._thresholds, (q, k, v, orders, segments, 0, 0, 0.5))
 
 
 @pytest.mark.slow

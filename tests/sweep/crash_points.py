@@ -26,7 +26,7 @@ import keysift
 from keysift.cli.main import _main
 from keysift.runs.summary import find_runs, summary
 from keysift.sweep import child as runs
-from keysift.sweep import drive
+from keysift.sweep import drive, launch
 from tests.train.crash_points import run_forked, watch_changes
 from tests.train.in_process import losses
 from tests.train.processes import verify_checkpoints
@@ -36,7 +36,7 @@ MORE = ("--save-every", "1", "--keep-last", "1", "--val-sequences", "2", "--samp
 
 
 class Forked:
-    """The part of subprocess.Popen that `drive` uses, for a run in a forked copy of this process."""
+    """The part of subprocess.Popen that `launch` uses, for a run in a forked copy of this process."""
 
     __class_getitem__ = classmethod(GenericAlias)
 
@@ -60,7 +60,7 @@ class Forked:
 def sweep(text: str, out: Path, before_change: Callable[[str], None] | None = None) -> None:
     """Run the sweep command in its own process group. `before_change` is called before every change to `out`."""
     os.setpgid(0, 0)
-    drive.subprocess, drive._POLL = SimpleNamespace(Popen=Forked), 0.01  # type: ignore[attr-defined, assignment]
+    launch.subprocess, drive._POLL = SimpleNamespace(Popen=Forked), 0.01  # type: ignore[attr-defined, assignment]
     if before_change is not None:
         watch_changes(out, before_change)
     with Path(os.devnull).open("w") as sys.stdout:
