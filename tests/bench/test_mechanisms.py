@@ -11,14 +11,14 @@ import torch.nn.functional as F
 from keysift.bench import mechanisms
 from keysift.bench import peak_memory as memory
 from keysift.bench.collector import Collector
-from keysift.bench.mechanisms import FULL, QUICK, Case, family, fits, time_in_turns
+from keysift.bench.mechanisms import FULL, QUICK, Case, Setting, family, fits, time_in_turns
 from keysift.cli.main import _main
 from keysift.core.errors import DisagreementError
 from keysift.kernels.attend import attend
 from keysift.mechanisms import MECHANISMS
 from tests.bench.results import RESULT
 
-TINY = replace(QUICK, lengths=(40,), target_length=40, heads=2, width=8)
+TINY = replace(QUICK, lengths=(40,), target_length=40, heads=2, width=8, window=7)
 
 
 def collector() -> Collector:
@@ -27,13 +27,33 @@ def collector() -> Collector:
 
 def test_every_mechanism_is_timed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(mechanisms, "QUICK", TINY)
-    monkeypatch.setattr(mechanisms, "check", lambda mechanism, backend: None)
+    monkeypatch.setattr(mechanisms, "check", lambda *inputs: None)
     assert _main(["bench", "mechanisms", "--quick", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
-    assert [row["what"] for row in result["rows"][::2]] == [mechanism.name for mechanism in MECHANISMS]
+    names = [row["what"] for row in result["rows"][::2]]
+    positions = ["softmax, ALiBi", "forgetting, gates of 0.95", "forgetting, gates of 0.999"]
+    windows = [f"{name}, window of 7" for name in mechanisms.WINDOWED]
+    assert names == [*(mechanism.name for mechanism in MECHANISMS), *positions, *windows]
     assert {row["against"] for row in result["rows"]} == {"SDPA"}
-    assert len(result["targets"]) == 6, "three families, forward and forward + backward"
+    assert len(result["targets"]) == 14, "six families and windows, forward and forward + backward"
     assert all(target["met"] is None for target in result["targets"])
+
+
+@pytest.mark.parametrize(("name", "setting"), [*mechanisms.BIASES, ("relu_squared", Setting("window", window=7))])
+def test_settings_change_the_call_and_are_checked(name: str, setting: Setting) -> None:
+    mechanism = MECHANISMS.find(name)
+    case, plain = Case(mechanism, 40, 2, 8, setting), Case(mechanism, 40, 2, 8)
+    assert not torch.allclose(case.ours("forward"), plain.ours("forward"))  # type: ignore[arg-type]
+    assert mechanisms.disagreement(mechanism, case.backend, setting) is None
+
+
+def test_windows_are_compared_with_sdpa_over_every_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mechanisms, "check", lambda *inputs: None)
+    monkeypatch.setattr(mechanisms, "seconds", lambda run: 24.0)
+    ours = {"forward": [2.0, 1.0, 3.0], "forward + backward": [4.0]}
+    monkeypatch.setattr(mechanisms, "interleave", lambda turns, rounds, limit: ours)
+    slowest = mechanisms.time_windows(collector(), TINY)
+    assert {step: speedup for step, (speedup, _) in slowest.items()} == {"forward": 12.0, "forward + backward": 6.0}
 
 
 def test_sdpa_reads_the_same_inputs() -> None:
@@ -50,6 +70,8 @@ def test_families_follow_from_the_rule() -> None:
     limits = {name: family(MECHANISMS.find(name)).max_cost for name in ("softmax", "softpick", "screening", "entmax15")}
     assert limits == {"softmax": 1.15, "softpick": 2.5, "screening": 2.5, "entmax15": 8.0}
     assert family(MECHANISMS.find("alpha_entmax")).max_cost is None
+    limits = {name: family(MECHANISMS.find(name)).max_cost for name in ("tda", "stick_breaking", "forgetting")}
+    assert limits == {"tda": 1.5, "stick_breaking": 1.5, "forgetting": 1.3}
     assert (FULL.target_length, FULL.heads, FULL.width) == (4096, 8, 64)
 
 
@@ -58,7 +80,7 @@ def test_each_sdpa_call_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"{side} {step}" for step in mechanisms.STEPS for side in ("ours", "sdpa")]
     times = dict(zip(names, ([6.0], [3.0], [8.0], [2.0]), strict=True))
     monkeypatch.setattr(mechanisms, "interleave", lambda turns, rounds, limit: times)
-    monkeypatch.setattr(mechanisms, "check", lambda mechanism, backend: None)
+    monkeypatch.setattr(mechanisms, "check", lambda *inputs: None)
     results = collector()
     twice = time_in_turns(results, MECHANISMS.find("differential_v1"), TINY, 40)
     assert twice == {"forward": 1.0, "forward + backward": 2.0}
@@ -77,7 +99,7 @@ def test_a_wrong_backend_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mechanisms.agreement, "attend", wrong)
     with pytest.raises(DisagreementError):
         mechanisms.check(sigmoid, "blockwise")
-    monkeypatch.setattr(mechanisms, "explain", lambda *_: type("Choice", (), {"backend": "blockwise"}))
+    monkeypatch.setattr(mechanisms, "explain", lambda *_, **options: type("Choice", (), {"backend": "blockwise"}))
     results = collector()
     assert time_in_turns(results, sigmoid, TINY, 40) == {}
     assert results.rows == []
