@@ -48,7 +48,7 @@ int check_layer(const keysift_decode_layer& w, int64_t number) {
   if (!w.window || !w.effective_window || !w.acceptance || !(w.w_th > 0)) {
     return fail(KEYSIFT_BAD_ARGUMENT, "layer %lld: a scalar of screening is missing", at);
   }
-  if (w.search < KEYSIFT_SEARCH_AUTO || w.search > KEYSIFT_SEARCH_GROUPS) {
+  if (w.search < KEYSIFT_SEARCH_AUTO || w.search > KEYSIFT_SEARCH_MOMENTS) {
     return fail(KEYSIFT_BAD_ARGUMENT, "layer %lld: search %d is unknown", at, w.search);
   }
   for (int64_t h = 0; h < w.heads; ++h) {
@@ -190,7 +190,7 @@ void Token::plan_tasks(int64_t number) {
       const int64_t pieces = parts(newest + 1 - from, kPiece);
       for (int64_t p = 0; p < pieces; ++p) {
         tasks.push_back({b, g, from + p * kPiece, std::min(newest + 1, from + (p + 1) * kPiece), p, pieces, pieces, p + 1 == pieces,
-                         kScanKeys, nullptr, nullptr, nullptr, nullptr});
+                         kScanKeys, nullptr, nullptr, MomentRange{}, false, nullptr, nullptr});
       }
       bytes_ += (newest + 1 - from) * bytes;
     }
@@ -210,11 +210,17 @@ void Token::plan_slots(int64_t number) {
       const bool searched = w.search != KEYSIFT_SEARCH_SCAN && search.searchable();
       int64_t* state = cache.search_state ? cache.search_state + (b * w.kv_heads + g) * KEYSIFT_SEARCH_STATE : nullptr;
       const int64_t used = std::min(capacity, newest + 1), each = searched ? kEpoch : kPiece;
-      const SearchMode mode = state ? choose_search(searched ? w.search : KEYSIFT_SEARCH_SCAN, used, state) : kScanKeys;
+      const Tile& tile = tiles_[static_cast<size_t>(number)][static_cast<size_t>(g)];
+      const bool fits = searched && search.fits_moments(padded_width(w.value_width), tile.fades);
+      const SearchMode mode = state ? choose_search(searched ? w.search : KEYSIFT_SEARCH_SCAN, used, fits, state) : kScanKeys;
+      const int64_t span = std::min({tile.span, w.layer_window > 0 ? w.layer_window : kUnlimited, capacity});
+      const int64_t first = std::max<int64_t>(0, newest + 1 - span), prepared = cache.prepared_tokens[b];
+      MomentRange moments{};
+      if (searched) moments = plan_moments(w.search, mode, search, first, std::max<int64_t>(0, newest + 2 - span), newest, prepared, state);
       for (int64_t from = 0; from < used; from += each) {
         const bool last = newest % capacity >= from && newest % capacity < from + each;
         tasks.push_back({b, g, from, std::min(used, from + each), from / kPiece, parts(used, kPiece), parts(used, each), last, mode,
-                         searched ? memory : nullptr, state, nullptr, nullptr});
+                         searched ? memory : nullptr, state, moments, searched && state[kHasMoments] == 0, nullptr, nullptr});
       }
       bytes_ += used * (mode == kScanKeys ? 4 * (w.key_width + w.value_width) : w.key_width);
       if (searched) memory += search.bytes();

@@ -28,13 +28,14 @@ enum keysift_attention { KEYSIFT_SOFTMAX = 0, KEYSIFT_SCREENING = 1 };
 /* Numbers of a row and tile in keysift_decode_cache::search_state. */
 #define KEYSIFT_SEARCH_STATE 16
 
-/* How a query finds the accepted keys of a long ring. All ways accept the same keys and add them in the same order. AUTO estimates
- * which one reads least, from the queries before. */
+/* How a query finds the accepted keys of a long ring. All ways accept the same keys. All but MOMENTS add them in the same order. AUTO
+ * estimates which one reads least, from the queries before. */
 enum keysift_search {
   KEYSIFT_SEARCH_AUTO = 0,
   KEYSIFT_SEARCH_SCAN = 1,   /* judge every key */
   KEYSIFT_SEARCH_SKETCH = 2, /* judge the keys that their 8-bit sketches do not refuse */
-  KEYSIFT_SEARCH_GROUPS = 3  /* judge the keys of groups that their centres do not refuse; sketches where there are no groups */
+  KEYSIFT_SEARCH_GROUPS = 3, /* judge the keys of groups that their centres do not refuse; sketches where there are no groups */
+  KEYSIFT_SEARCH_MOMENTS = 4 /* sums over all keys, minus the refused ones: for tiles that accept nearly all */
 };
 
 /* The largest batch. */

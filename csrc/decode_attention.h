@@ -1,6 +1,7 @@
 // Attention of one decoded token over the rings of a cache: what all tasks share, and softmax. Screening: decode_screening.h.
 #pragma once
 
+#include "decode_moments.h"
 #include "decode_products.h"
 #include "exponential.h"
 #include "gate.h"
@@ -14,6 +15,7 @@ struct AttendScratch {
   float *q, *row, *scores, *sums, *block;
   uint16_t* listed;
   uint64_t* opened;
+  double *moments, *wide;  // keys to add to the moments, and a row of fp64
   AttendScratch(const keysift_decode_layer& w, ScratchLayout* layout)
       : q(layout->floats(w.heads / w.kv_heads * padded_width(w.key_width))),
         row(layout->floats(padded_width(w.key_width > w.value_width ? w.key_width : w.value_width))),
@@ -21,7 +23,10 @@ struct AttendScratch {
         sums(layout->floats(padded_width(w.value_width))),
         block(layout->floats(w.attention == KEYSIFT_SCREENING ? (w.key_width + 1) * kBlockKeys : 0)),
         listed(reinterpret_cast<uint16_t*>(layout->floats(w.attention == KEYSIFT_SCREENING ? kEpoch / 2 : 0))),
-        opened(reinterpret_cast<uint64_t*>(layout->floats(w.attention == KEYSIFT_SCREENING ? kEpoch / 32 : 0))) {}
+        opened(reinterpret_cast<uint64_t*>(layout->floats(w.attention == KEYSIFT_SCREENING ? kEpoch / 32 : 0))),
+        moments(reinterpret_cast<double*>(layout->floats(
+            w.attention == KEYSIFT_SCREENING ? 2 * MomentKeys::doubles(w.key_width, padded_width(w.value_width)) : 0))),
+        wide(reinterpret_cast<double*>(layout->floats(2 * padded_width(w.value_width)))) {}
 };
 
 KEYSIFT_INLINE bool is_finite(const float* row, int64_t width) {

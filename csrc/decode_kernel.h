@@ -1,6 +1,7 @@
 // The steps of decode.h: embedding, projections, attention, feed-forward block and readout, each split into tasks.
 #pragma once
 
+#include "decode_refused.h"
 #include "decode_screening.h"
 
 namespace keysift {

@@ -23,6 +23,8 @@ struct AttendTask {
   SearchMode mode;
   unsigned char* search;     // SearchMemory of the ring; NULL: it is scanned
   int64_t* state;            // SearchState
+  MomentRange moments;       // tokens from `from` to `to` - 1 are in the sums; the last task updates them
+  bool groups;               // the memory of groups holds groups, not moments
   float* partial;     // (pieces, group, padded value width + kPad): sums, and for softmax the maximum and the denominator
   int64_t* finished;  // number of finished tasks
 };

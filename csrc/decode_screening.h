@@ -92,7 +92,7 @@ struct Screen {
         if (task.search) sketch_key(column(slot), width, memory.sketches(slot), slot % kBlockKeys);
       }
     });
-    if (!task.search || !memory.has_groups(task.from / kEpoch)) return;
+    if (!task.search || !task.groups || !memory.has_groups(task.from / kEpoch)) return;
     const Groups groups = memory.groups(task.from / kEpoch);
     if (any) *groups.count = 0;
     // Groups are made once the newest key has filled the epoch or is outside of it.
@@ -124,8 +124,8 @@ struct Screen {
     for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(values + slot * bytes + line);
   }
 
-  // Relevance over the length of the value, for the keys of one vector. Lanes in [from, to) are visible.
-  KEYSIFT_INLINE vf relevance(const float* block, vf distances, int64_t from, int64_t to, uint32_t* bits) const {
+  // Scores of the keys of one vector, and the bits of those that are accepted. Lanes in [from, to) are visible.
+  KEYSIFT_INLINE vf score(const float* block, int64_t from, int64_t to, uint32_t* bits) const {
     vf even{}, odd{};
     int64_t x = 0;
     for (; x + 2 <= width; x += 2) {
@@ -136,6 +136,12 @@ struct Screen {
     const vf score = even + odd;
     const uint32_t below_to = to >= kLanes ? (uint32_t{1} << (kLanes - 1)) * 2 - 1 : (uint32_t{1} << to) - 1;
     *bits = bits_not_below(score, splat(tile.threshold)) & below_to & ~((uint32_t{1} << from) - 1);
+    return score;
+  }
+
+  // Relevance over the length of the value.
+  KEYSIFT_INLINE vf relevance(const float* block, vf distances, int64_t from, int64_t to, uint32_t* bits) const {
+    const vf score = this->score(block, from, to, bits);
     if (!*bits) return vf{};
     const vf t = trim(tile, score);
     vf r = t * t * load(block + width * kBlockKeys);
@@ -147,22 +153,24 @@ struct Screen {
   }
 
   void scan() {
-    visible.within(task.from, task.to, [&](int64_t from, int64_t to) {
-      judged += to - from;
-      for (int64_t slot = from / kLanes * kLanes; slot < to; slot += kLanes) {
-        uint32_t bits;
-        const vf distances = splat(static_cast<float>(distance(larger(slot, from)) + (slot < from ? from - slot : 0))) - to_float(lane_numbers());
-        const vf r = relevance(column(slot), distances, slot < from ? from - slot : 0, to - slot, &bits);
-        if (!bits) continue;
-        float each[kLanes];
-        store(each, r);
-        for (; bits; bits &= bits - 1) {
-          const int lane = __builtin_ctz(bits);
-          request_value(slot + lane);
-          accept(slot + lane, each[lane]);
-        }
+    visible.within(task.from, task.to, [&](int64_t from, int64_t to) { scan_slots(from, to); });
+  }
+
+  void scan_slots(int64_t from, int64_t to) {
+    judged += to - from;
+    for (int64_t slot = from / kLanes * kLanes; slot < to; slot += kLanes) {
+      uint32_t bits;
+      const vf distances = splat(static_cast<float>(distance(larger(slot, from)) + (slot < from ? from - slot : 0))) - to_float(lane_numbers());
+      const vf r = relevance(column(slot), distances, slot < from ? from - slot : 0, to - slot, &bits);
+      if (!bits) continue;
+      float each[kLanes];
+      store(each, r);
+      for (; bits; bits &= bits - 1) {
+        const int lane = __builtin_ctz(bits);
+        request_value(slot + lane);
+        accept(slot + lane, each[lane]);
       }
-    });
+    }
   }
 
   // Judges listed slots, ascending, as `scan` would.
@@ -269,14 +277,27 @@ struct Screen {
       rotation_table(tile.turns_per_position, at.newest, 1, &c, &s);
       rotate(q, c, s);
     }
-    if (task.search && task.mode != kScanKeys) {
+    if (uses_moments(task.mode)) {
+      subtract_refused();
+    } else if (task.search && task.mode != kScanKeys) {
       search();
     } else {
       scan();
     }
     add_listed();
+    if (uses_moments(task.mode)) add_wide();
     count();
   }
+
+  // Moments: decode_refused.h.
+  void gather_keys(int64_t token, int64_t count, double sign, const MomentKeys& to) const;
+  void update_moments(const MomentSums& sums) const;
+  void evaluate_moments();
+  void subtract(const float* key, int64_t slot);
+  void subtract_scanned(int64_t from, int64_t to);
+  void subtract_listed(const QuerySketch& query, int64_t from, int64_t to);
+  void subtract_refused();
+  void add_wide() const;
 
   void count() const {
     if (!task.state) return;

@@ -118,6 +118,24 @@ struct SketchTest {
   }
 };
 
+// Tests sketches the other way round: a bit is set for every key that may be refused. The same bound holds for -q, so
+//     <q, k> >= <q^, k^> - |q - q^| (1 + e) - e
+struct AcceptTest {
+  const QuerySketch& q;
+  vf scale, unit, limit;
+  AcceptTest(const QuerySketch& query, int64_t key_width, float threshold) : q(query) {
+    scale = splat(static_cast<float>(q.step / static_cast<double>(kSketchScale)));
+    unit = splat(static_cast<float>(sketch_error_unit(key_width) * (1 + q.error)));
+    limit = splat(static_cast<float>(static_cast<double>(threshold) + q.error + score_slack(key_width)));
+  }
+  KEYSIFT_INLINE uint32_t may_fail(const unsigned char* block, int lane) const {
+    const vf error = bytes_to_floats(block + q.quads * 4 * kBlockKeys + lane);
+    const vf unbounded = splat(static_cast<float>(kNoSketch));
+    const vf bound = to_float(q.products(block, lane)) * scale - error * unit;
+    return ~bits_not_below(error < unbounded ? bound : splat(-__builtin_inff()), limit);
+  }
+};
+
 // Tests centres: a bit is set for every group that may hold an accepted key.
 struct GroupTest {
   const QuerySketch& q;

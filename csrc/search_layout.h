@@ -6,6 +6,8 @@
 //
 // Groups are made for an epoch, kEpoch slots of a ring that are all in use. A group has a centre c, and every member k of it has
 // <c, k> >= cos rho.
+//
+// Moments (decode_moments.h) take the memory of the groups: a tile that accepts nearly all keys has no use for groups.
 #pragma once
 
 #include <stdint.h>
@@ -26,7 +28,14 @@ constexpr int64_t kBlockKeys = KEYSIFT_PREPARED_KEYS;
 static_assert(kBlockKeys == 16, "members of a block are one vector of AVX-512");
 
 // What a task does with its keys.
-enum SearchMode { kScanKeys = 0, kSketchKeys = 1, kGroupKeysFirst = 2 };
+enum SearchMode {
+  kScanKeys,
+  kSketchKeys,
+  kGroupKeysFirst,
+  kMoments,           // moments minus the refused keys, which are found by a scan
+  kMomentsAndSketches // the refused keys are among those that sketches do not accept
+};
+constexpr bool uses_moments(int64_t mode) { return mode == kMoments || mode == kMomentsAndSketches; }
 
 // Counts of the latest query of a row and tile, and what they say about the next one. Shares are in 1 / kShareUnit.
 enum SearchState {
@@ -38,10 +47,14 @@ enum SearchState {
   kLatestMode,
   kJudgedShare,    // moving averages
   kOpenedShare,
-  kQueriesScanned, // queries since sketches were last tried
-  kQueriesWithoutGroups
+  kAcceptedShare,
+  kQueries,         // counted so far, 0 or 1
+  kQueriesWithoutGroups,
+  kHasMoments,      // 1: the memory of the groups holds moments, of the tokens from kMomentsFrom to kMomentsTo - 1
+  kMomentsFrom,
+  kMomentsTo
 };
-static_assert(kQueriesWithoutGroups < KEYSIFT_SEARCH_STATE, "the state has room for every count");
+static_assert(kMomentsTo < KEYSIFT_SEARCH_STATE, "the state has room for every count");
 constexpr int64_t kShareUnit = 1 << 20;
 
 constexpr int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
@@ -75,6 +88,12 @@ struct SearchMemory {
   bool searchable() const { return capacity >= kSearchFrom && key_width <= kSearchWidth; }
 
   unsigned char* sketches(int64_t slot) const { return start + slot / kBlockKeys * sketch_block(); }
+  // The memory of all groups, for moments.
+  double* moments() const { return reinterpret_cast<double*>(start + sketch_bytes()); }
+  bool fits_moments(int64_t value_pad, bool fades) const {
+    const int64_t rows = 1 + key_width + key_width * (key_width + 1) / 2;
+    return searchable() && (fades ? 3 : 1) * rows * value_pad * 8 <= capacity / kEpoch * group_bytes();
+  }
   bool has_groups(int64_t epoch) const { return (epoch + 1) * kEpoch <= capacity; }
   Groups groups(int64_t epoch) const {
     unsigned char* at = start + sketch_bytes() + epoch * group_bytes();
@@ -88,7 +107,17 @@ struct SearchMemory {
 };
 
 // The way of the next query, from the counts of the latest one, which are reset.
-SearchMode choose_search(int32_t search, int64_t visible, int64_t* state);
+SearchMode choose_search(int32_t search, int64_t visible, bool fits_moments, int64_t* state);
+
+// Tokens in the moments before a query and for it: consecutive ones, all prepared before.
+struct MomentRange {
+  int64_t old_from, old_to, from, to;
+};
+
+// Tokens `first` to `newest` are visible, to the next query from `next_first` on; `prepared` tokens of the row were prepared by
+// earlier calls. Prepares the memory for groups or moments. Keys that are not in the moments yet are added little by little, all at once if moments are required.
+MomentRange plan_moments(int32_t search, SearchMode mode, const SearchMemory& memory, int64_t first, int64_t next_first,
+                         int64_t newest, int64_t prepared, int64_t* state);
 
 // Divides kEpoch prepared keys (blocks of (key_width + 1, kBlockKeys)) into groups by direction.
 void group_keys(const float* prepared, const SearchMemory& memory, const Groups& groups);

@@ -6,7 +6,7 @@ from keysift.core.config import config
 from keysift.core.errors import RangeError
 from keysift.nn.rope_scaling import NONE, parse_scaling, with_original
 
-Search = Literal["auto", "scan", "sketch", "groups"]
+Search = Literal["auto", "scan", "sketch", "groups", "moments"]
 
 
 @config

@@ -19,7 +19,7 @@ from keysift.kernels.cpu.library import DecodeCache, DecodeLayer, DecodeModel, D
 
 MAX_ROWS = 8
 PREPARED_KEYS = 16  # slots of a block of prepared keys
-SEARCHES = {"auto": 0, "scan": 1, "sketch": 2, "groups": 3}  # keysift_search of csrc/decode.h
+SEARCHES = {"auto": 0, "scan": 1, "sketch": 2, "groups": 3, "moments": 4}  # keysift_search of csrc/decode.h
 SEARCH_STATE = 16  # numbers per row and tile
 _ROW_NUMBERS = ctypes.c_int64 * MAX_ROWS
 
