@@ -287,7 +287,7 @@ void Token::workspace() {
     scratch_ = std::max(scratch_, kernels().decode->attend_scratch(w));
     int64_t pieces = 0;
     for (const AttendTask& task : tasks_[static_cast<size_t>(layer.weights - call_.model->layers)]) {
-      if (task.first_piece == 0) pieces += task.pieces;
+      if (task.first_piece == 0) pieces += task.partial_rows();
     }
     partials = std::max(partials, pieces * (w.heads / w.kv_heads) * (padded_width(w.value_width) + kPad));
     finished += call_.batch * w.kv_heads;
@@ -320,7 +320,7 @@ void Token::workspace() {
         tasks[first + static_cast<size_t>(x)].partial = partial;
         tasks[first + static_cast<size_t>(x)].finished = counter;
       }
-      partial += tasks[first].pieces * (w.heads / w.kv_heads) * (padded_width(w.value_width) + kPad);
+      partial += tasks[first].partial_rows() * (w.heads / w.kv_heads) * (padded_width(w.value_width) + kPad);
       ++counter;
     }
   }

@@ -15,7 +15,7 @@ struct AttendScratch {
   float *q, *row, *scores, *sums, *block;
   uint16_t* listed;
   uint64_t* opened;
-  double *moments, *wide;  // keys to add to the moments, and a row of fp64
+  double* moments;  // keys to add to the sums
   AttendScratch(const keysift_decode_layer& w, ScratchLayout* layout)
       : q(layout->floats(w.heads / w.kv_heads * padded_width(w.key_width))),
         row(layout->floats(padded_width(w.key_width > w.value_width ? w.key_width : w.value_width))),
@@ -25,8 +25,7 @@ struct AttendScratch {
         listed(reinterpret_cast<uint16_t*>(layout->floats(w.attention == KEYSIFT_SCREENING ? kEpoch / 2 : 0))),
         opened(reinterpret_cast<uint64_t*>(layout->floats(w.attention == KEYSIFT_SCREENING ? kEpoch / 32 : 0))),
         moments(reinterpret_cast<double*>(layout->floats(
-            w.attention == KEYSIFT_SCREENING ? 2 * MomentKeys::doubles(w.key_width, padded_width(w.value_width)) : 0))),
-        wide(reinterpret_cast<double*>(layout->floats(2 * padded_width(w.value_width)))) {}
+            w.attention == KEYSIFT_SCREENING ? 2 * MomentKeys::doubles(w.key_width, padded_width(w.value_width)) : 0))) {}
 };
 
 KEYSIFT_INLINE bool is_finite(const float* row, int64_t width) {
@@ -96,6 +95,11 @@ struct Attend {
   }
   KEYSIFT_INLINE float* partial(int64_t piece, int64_t query) const {
     return task.partial + (piece * group + query) * (value_pad + kPad);
+  }
+
+  // What moments and refused keys of a task come to.
+  KEYSIFT_INLINE double* wide_sums(int64_t first_slot) const {
+    return reinterpret_cast<double*>(partial(task.pieces + kWideRows * (first_slot / kEpoch), 0));
   }
 
   // Calls body(slot, count, token) for each part of [from, to) that is contiguous in the ring.
@@ -187,6 +191,17 @@ struct Attend {
   template <int Dtype>
   void screening();
 
+  // Large sums cancel here, so they meet in fp64.
+  void combine_wide(float* out) const {
+    double* total = wide_sums(0);
+    for (int64_t t = 1; t < task.tasks; ++t) MomentSums::add_scaled_row(total, 1, wide_sums(t * kEpoch), value_pad);
+    for (int64_t p = 0; p < task.pieces; ++p) {
+      const float* piece = partial(p, 0);
+      for (int64_t x = 0; piece[value_pad] != 0 && x < value_pad; ++x) total[x] += static_cast<double>(piece[x]);
+    }
+    for (int64_t x = 0; x < value_pad; ++x) out[x] = static_cast<float>(total[x]);
+  }
+
   // Combines the pieces of a query and writes the input of the output projection.
   void finish(int64_t query) {
     float* out = scratch.sums;
@@ -206,8 +221,12 @@ struct Attend {
       const vf divisor = splat(total);
       for (int64_t x = 0; x < value_pad; x += kLanes) store(out + x, load(out + x) / divisor);
     } else {
-      for (int64_t p = 0; p < task.pieces; ++p) {
-        if (partial(p, query)[value_pad] != 0) add_scaled(out, 1.0f, partial(p, query), value_pad);
+      if (uses_moments(task.mode)) {
+        combine_wide(out);
+      } else {
+        for (int64_t p = 0; p < task.pieces; ++p) {
+          if (partial(p, query)[value_pad] != 0) add_scaled(out, 1.0f, partial(p, query), value_pad);
+        }
       }
       const double length = row_length(out, value_pad);
       if (!(w.flags & KEYSIFT_NO_TANH) && length > 0) {

@@ -12,7 +12,6 @@
 namespace keysift {
 namespace KEYSIFT_VARIANT {
 
-constexpr int kMomentKeys = 8;  // keys that are added together
 constexpr int kWide = kLanes / 2;
 
 KEYSIFT_INLINE vd load(const double* p) {

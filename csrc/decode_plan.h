@@ -9,6 +9,7 @@ namespace keysift {
 
 constexpr int64_t kPad = 16;          // rows of the workspace are padded with zeros to a multiple of this
 constexpr int64_t kPiece = 1024;      // keys of one attention task
+constexpr int64_t kWideRows = 2;      // rows of AttendTask::partial that hold a row of fp64
 constexpr int64_t kTaskBytes = 1 << 16;  // weights of one task of a matrix product
 
 constexpr int64_t padded_width(int64_t width) { return (width + kPad - 1) / kPad * kPad; }
@@ -25,8 +26,12 @@ struct AttendTask {
   int64_t* state;            // SearchState
   MomentRange moments;       // tokens from `from` to `to` - 1 are in the sums; the last task updates them
   bool groups;               // the memory of groups holds groups, not moments
-  float* partial;     // (pieces, group, padded value width + kPad): sums, and for softmax the maximum and the denominator
+  // (pieces, group, padded value width + kPad): sums, and for softmax the maximum and the denominator. With moments, kWideRows for
+  // each task follow.
+  float* partial;
   int64_t* finished;  // number of finished tasks
+
+  int64_t partial_rows() const { return pieces + (uses_moments(mode) ? kWideRows * tasks : 0); }
 };
 
 struct DecodeLayer {

@@ -52,7 +52,7 @@ void Screen<Dtype>::evaluate_moments() {
   const double angle = 2 * tile.half_angle_step * static_cast<double>(at.newest);
   const double half = tile.fades ? 0.5 : 1.0;
   const double shares[] = {half, half * cos(angle), half * sin(angle)};
-  if (task.moments.from < task.moments.to) sums.evaluate(q, tile.inverse, shares, at.scratch.wide);
+  if (task.moments.from < task.moments.to) sums.evaluate(q, tile.inverse, shares, at.wide_sums(task.from));
 }
 
 // Subtracts the share of a refused key, whose channels are kBlockKeys floats apart.
@@ -68,7 +68,7 @@ void Screen<Dtype>::subtract(const float* key, int64_t slot) {
   }
   float* row = at.scratch.row;
   read_row(element(values, Dtype, slot * at.w.value_width), Dtype, at.w.value_width, at.value_pad, row);
-  double* to = at.scratch.wide;
+  double* to = at.wide_sums(task.from);
   for (int64_t x = 0; x < at.value_pad; x += kWide) store(to + x, load(to + x) - splat(weight) * load_wide(row + x));
   --accepted;
 }
@@ -119,7 +119,7 @@ void Screen<Dtype>::subtract_listed(const QuerySketch& query, int64_t from, int6
 
 template <int Dtype>
 void Screen<Dtype>::subtract_refused() {
-  memset(at.scratch.wide, 0, static_cast<size_t>(at.value_pad) * 8);
+  memset(at.wide_sums(task.from), 0, static_cast<size_t>(at.value_pad) * 8);
   if (task.last) evaluate_moments();
   const QuerySketch query(q, width);
   visible.within(task.from, task.to, [&](int64_t from, int64_t to) {
@@ -134,15 +134,6 @@ void Screen<Dtype>::subtract_refused() {
     }
     scan_slots(last, to);
   });
-}
-
-// Adds the sum in fp64 to the first piece of the task.
-template <int Dtype>
-void Screen<Dtype>::add_wide() const {
-  float* sums = at.partial(task.first_piece, 0);
-  if (sums[at.value_pad] == 0) memset(sums, 0, static_cast<size_t>(at.value_pad) * 4);
-  sums[at.value_pad] = 1;
-  for (int64_t x = 0; x < at.value_pad; ++x) sums[x] = static_cast<float>(static_cast<double>(sums[x]) + at.scratch.wide[x]);
 }
 
 }  // namespace KEYSIFT_VARIANT

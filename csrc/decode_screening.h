@@ -285,7 +285,6 @@ struct Screen {
       scan();
     }
     add_listed();
-    if (uses_moments(task.mode)) add_wide();
     count();
   }
 
@@ -297,7 +296,6 @@ struct Screen {
   void subtract_scanned(int64_t from, int64_t to);
   void subtract_listed(const QuerySketch& query, int64_t from, int64_t to);
   void subtract_refused();
-  void add_wide() const;
 
   void count() const {
     if (!task.state) return;

@@ -67,8 +67,10 @@ MomentRange plan_moments(int32_t search, SearchMode mode, const SearchMemory& me
   if (!uses_moments(mode)) return range;
   has = 1;
   const int64_t most = search == KEYSIFT_SEARCH_MOMENTS ? newest : 16 + (newest + 1 - first) / kCatchUp;
-  from = std::max(from, next_first);  // what leaves the window after this query is overwritten by the next key
-  to = std::max(from, std::max(to, std::min(to + most, known - kNewest)));
+  // What leaves the window after this query is overwritten by the next key.
+  if (from < next_first) from += round_up(next_first - from, kMomentKeys);
+  const int64_t missing = std::min(most, known - kNewest - to);
+  to = std::max(from, to + (missing > 0 ? missing / kMomentKeys * kMomentKeys : 0));
   range.from = from;
   range.to = to;
   return range;

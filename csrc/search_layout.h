@@ -22,6 +22,7 @@ constexpr int64_t kSearchWidth = 256;   // wider keys are scanned
 constexpr int64_t kMaxGroups = 1024;    // of an epoch
 constexpr int64_t kGroupKeys = 32;      // larger groups are divided, unless their keys are equal
 constexpr int64_t kManyOpened = 32;     // if more than one key in this many is in an opened group, sketches are better
+constexpr int kMomentKeys = 8;          // keys that are added to moments together
 constexpr int64_t kSketchScale = 127;
 constexpr int kNoSketch = 255;          // error of a key without a sketch: it is always read
 constexpr int64_t kBlockKeys = KEYSIFT_PREPARED_KEYS;
@@ -32,8 +33,8 @@ enum SearchMode {
   kScanKeys,
   kSketchKeys,
   kGroupKeysFirst,
-  kMoments,           // moments minus the refused keys, which are found by a scan
-  kMomentsAndSketches // the refused keys are among those that sketches do not accept
+  kMoments,            // moments minus the refused keys, which are found by a scan
+  kMomentsAndSketches  // the refused keys are among those that sketches do not accept
 };
 constexpr bool uses_moments(int64_t mode) { return mode == kMoments || mode == kMomentsAndSketches; }
 
@@ -115,7 +116,8 @@ struct MomentRange {
 };
 
 // Tokens `first` to `newest` are visible, to the next query from `next_first` on; `prepared` tokens of the row were prepared by
-// earlier calls. Prepares the memory for groups or moments. Keys that are not in the moments yet are added little by little, all at once if moments are required.
+// earlier calls. Prepares the memory for groups or moments. Keys that are not in the moments yet are added little by little, or all at
+// once if moments are required.
 MomentRange plan_moments(int32_t search, SearchMode mode, const SearchMemory& memory, int64_t first, int64_t next_first,
                          int64_t newest, int64_t prepared, int64_t* state);
 
