@@ -211,12 +211,15 @@ void Token::plan_slots(int64_t number) {
       int64_t* state = cache.search_state ? cache.search_state + (b * w.kv_heads + g) * KEYSIFT_SEARCH_STATE : nullptr;
       const int64_t used = std::min(capacity, newest + 1), each = searched ? kEpoch : kPiece;
       const Tile& tile = tiles_[static_cast<size_t>(number)][static_cast<size_t>(g)];
-      const bool fits = searched && search.fits_moments(padded_width(w.value_width), tile.fades);
+      const int sets = tile.fades ? 3 : 1;
+      const bool fits = searched && search.fits_moments(padded_width(w.value_width), sets);
       const SearchMode mode = state ? choose_search(searched ? w.search : KEYSIFT_SEARCH_SCAN, used, fits, state) : kScanKeys;
-      const int64_t span = std::min({tile.span, w.layer_window > 0 ? w.layer_window : kUnlimited, capacity});
+      const int64_t span = std::min(tile.span, w.layer_window > 0 ? w.layer_window : kUnlimited);
       const int64_t first = std::max<int64_t>(0, newest + 1 - span), prepared = cache.prepared_tokens[b];
       MomentRange moments{};
-      if (searched) moments = plan_moments(w.search, mode, search, first, std::max<int64_t>(0, newest + 2 - span), newest, prepared, state);
+      if (searched) {
+        moments = plan_moments(w.search, mode, search, sets, first, std::max<int64_t>(0, newest + 2 - span), newest, prepared, state);
+      }
       for (int64_t from = 0; from < used; from += each) {
         const bool last = newest % capacity >= from && newest % capacity < from + each;
         tasks.push_back({b, g, from, std::min(used, from + each), from / kPiece, parts(used, kPiece), parts(used, each), last, mode,

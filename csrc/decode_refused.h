@@ -55,66 +55,86 @@ void Screen<Dtype>::evaluate_moments() {
   if (task.moments.from < task.moments.to) sums.evaluate(q, tile.inverse, shares, at.wide_sums(task.from));
 }
 
-// Subtracts the share of a refused key, whose channels are kBlockKeys floats apart.
-template <int Dtype>
-void Screen<Dtype>::subtract(const float* key, int64_t slot) {
-  double s = 0;
-  for (int64_t x = 0; x < width; ++x) s += static_cast<double>(q[x]) * static_cast<double>(key[x * kBlockKeys]);
-  const double t = 1 - tile.inverse + tile.inverse * s;
-  double weight = t * t * static_cast<double>(key[width * kBlockKeys]);
-  if (tile.fades) {
-    const double c = cos(tile.half_angle_step * static_cast<double>(distance(slot)));
-    weight *= c * c;
+// Subtracts the values of listed keys from a row of fp64, V vectors of it, or the last `rest` channels.
+template <int Dtype, int V>
+KEYSIFT_INLINE void subtract_columns(const typename Elements<Dtype>::type* rows, int64_t width, int64_t x, int64_t rest,
+                                     const int64_t* slots, const double* weights, int64_t count, double* to) {
+  vd sums[2 * V] = {};
+  for (int64_t j = 0; j < count; ++j) {
+    const vd weight = splat(weights[j]);
+    KEYSIFT_UNROLL for (int c = 0; c < V; ++c) {
+      const typename Elements<Dtype>::type* from = rows + slots[j] * width + x + c * kLanes;
+      float lanes[kLanes];
+      store(lanes, rest ? load_part<Dtype>(from, rest) : Elements<Dtype>::load_all(from));
+      sums[2 * c] += weight * load_wide(lanes);
+      sums[2 * c + 1] += weight * load_wide(lanes + kWide);
+    }
   }
-  float* row = at.scratch.row;
-  read_row(element(values, Dtype, slot * at.w.value_width), Dtype, at.w.value_width, at.value_pad, row);
+  KEYSIFT_UNROLL for (int c = 0; c < 2 * V; ++c) store(to + x + c * kWide, load(to + x + c * kWide) - sums[c]);
+}
+
+template <int Dtype>
+void Screen<Dtype>::subtract_refusals() {
+  const typename Elements<Dtype>::type* rows = reinterpret_cast<const typename Elements<Dtype>::type*>(values);
+  const int64_t value_width = at.w.value_width;
   double* to = at.wide_sums(task.from);
-  for (int64_t x = 0; x < at.value_pad; x += kWide) store(to + x, load(to + x) - splat(weight) * load_wide(row + x));
-  --accepted;
+  int64_t x = 0;
+  for (; x + 4 * kLanes <= value_width; x += 4 * kLanes) subtract_columns<Dtype, 4>(rows, value_width, x, 0, slots, refused, listed, to);
+  for (; x + kLanes <= value_width; x += kLanes) subtract_columns<Dtype, 1>(rows, value_width, x, 0, slots, refused, listed, to);
+  if (x < value_width) subtract_columns<Dtype, 1>(rows, value_width, x, value_width - x, slots, refused, listed, to);
+  accepted -= listed;
+  listed = 0;
+}
+
+// Lists refused keys of one vector with their shares of the sums; slot(lane) is the slot of a key.
+template <int Dtype>
+template <class Slot>
+KEYSIFT_INLINE void Screen<Dtype>::refuse(const float* block, uint32_t bits, Slot slot) {
+  if (!bits) return;
+  vd low{}, high{};
+  for (int64_t x = 0; x < width; ++x) {
+    low += splat(static_cast<double>(q[x])) * load_wide(block + x * kBlockKeys);
+    high += splat(static_cast<double>(q[x])) * load_wide(block + x * kBlockKeys + kWide);
+  }
+  const vd b = splat(tile.inverse), a = splat(1 - tile.inverse);
+  double each[kLanes];
+  store(each, (a + b * low) * (a + b * low) * load_wide(block + width * kBlockKeys));
+  store(each + kWide, (a + b * high) * (a + b * high) * load_wide(block + width * kBlockKeys + kWide));
+  for (; bits; bits &= bits - 1) {
+    const int lane = __builtin_ctz(bits);
+    const int64_t found = slot(lane);
+    request_value(found);
+    const double c = tile.fades ? cos(tile.half_angle_step * static_cast<double>(distance(found))) : 1;
+    slots[listed] = found;
+    refused[listed++] = c * c * each[lane];
+    if (listed == kListed) subtract_refusals();
+  }
 }
 
 // Judges every key of the slots and subtracts the refused ones.
 template <int Dtype>
 void Screen<Dtype>::subtract_scanned(int64_t from, int64_t to) {
-  uint16_t* list = at.scratch.listed;
-  int64_t n = 0, done = 0;
-  const auto subtract_to = [&](int64_t end) {
-    for (; done < end; ++done) subtract(column(task.from + list[done]), task.from + list[done]);
-  };
   for (int64_t slot = from / kLanes * kLanes; slot < to; slot += kLanes) {
     const int64_t low = slot < from ? from - slot : 0, high = smaller<int64_t>(kLanes, to - slot);
-    uint32_t bits, all = (uint32_t{1} << (high - 1)) * 2 - (uint32_t{1} << low);
+    const uint32_t all = (uint32_t{1} << (high - 1)) * 2 - (uint32_t{1} << low);
+    uint32_t bits;
     score(column(slot), low, high, &bits);
-    for (uint32_t refused = all & ~bits; refused; refused &= refused - 1) {
-      request_value(slot + __builtin_ctz(refused));
-      list[n++] = static_cast<uint16_t>(slot + __builtin_ctz(refused) - task.from);
-    }
-    subtract_to(n - kAhead);
+    refuse(column(slot), all & ~bits, [&](int lane) { return slot + lane; });
   }
-  subtract_to(n);
   judged += to - from;
 }
 
 // Judges the keys that their sketches do not accept, and subtracts the refused ones.
 template <int Dtype>
 void Screen<Dtype>::subtract_listed(const QuerySketch& query, int64_t from, int64_t to) {
-  const AcceptTest test(query, width, tile.threshold);
-  float* block = at.scratch.block;
-  for (int64_t slot = from / kLanes * kLanes; slot < to; slot += kLanes) {
-    uint32_t open = test.may_fail(memory.sketches(slot), static_cast<int>(slot % kBlockKeys));
-    if (slot < from) open &= ~((uint32_t{1} << (from - slot)) - 1);
-    if (to - slot < kLanes) open &= (uint32_t{1} << (to - slot)) - 1;
-    if (kLanes < 32) open &= (uint32_t{1} << (kLanes % 32)) - 1;
-    for (; open; open &= open - 1) {
-      const int64_t found = slot + __builtin_ctz(open);
-      prepare_key(found, block);
-      block[width * kBlockKeys] = column(found)[width * kBlockKeys];
-      uint32_t bits;
-      score(block, 0, 1, &bits);
-      if (!bits) subtract(block, found);
-      ++judged;
-    }
-  }
+  uint16_t* list = at.scratch.listed;
+  const int64_t count = list_sketches(AcceptTest(query, width, tile.threshold), from, to, list);
+  judge_listed(list, count, [&](const float* block, const float*, int64_t first, int64_t n) {
+    uint32_t bits;
+    score(block, 0, n, &bits);
+    const uint32_t all = (uint32_t{1} << (n - 1)) * 2 - 1;
+    refuse(block, all & ~bits, [&](int lane) { return task.from + list[first + lane]; });
+  });
 }
 
 template <int Dtype>
@@ -126,12 +146,14 @@ void Screen<Dtype>::subtract_refused() {
     const int64_t offset = at.newest - distance(from) - from;  // tokens of these slots are consecutive
     const int64_t first = clamp(task.moments.from - offset, from, to), last = clamp(task.moments.to - offset, first, to);
     scan_slots(from, first);
+    add_listed();
     accepted += last - first;
     if (task.mode == kMomentsAndSketches && query.finite) {
       subtract_listed(query, first, last);
     } else if (first < last) {
       subtract_scanned(first, last);
     }
+    subtract_refusals();
     scan_slots(last, to);
   });
 }

@@ -44,6 +44,7 @@ struct Screen {
   int64_t piece = -1, listed = 0, judged = 0, accepted = 0, opened = 0, tested = 0;
   int64_t slots[kListed];
   float weights[kListed];
+  double refused[kListed];
 
   explicit Screen(const Attend& a)
       : at(a),
@@ -173,8 +174,9 @@ struct Screen {
     }
   }
 
-  // Judges listed slots, ascending, as `scan` would.
-  void judge(const uint16_t* list, int64_t count) {
+  // Reads the keys of listed slots and calls judge(block, distances, first, count) for each vector of them.
+  template <class Judge>
+  KEYSIFT_INLINE void judge_listed(const uint16_t* list, int64_t count, Judge judge) {
     judged += count;
     const auto request = [&](int64_t e) {
       if (e >= count) return;
@@ -195,6 +197,13 @@ struct Screen {
         block[width * kBlockKeys + l] = column(slot)[width * kBlockKeys];
         distances[l] = static_cast<float>(distance(slot));
       }
+      judge(block, distances, first, n);
+    }
+  }
+
+  // Judges listed slots, ascending, as `scan` would.
+  void judge(const uint16_t* list, int64_t count) {
+    judge_listed(list, count, [&](const float* block, const float* distances, int64_t first, int64_t n) {
       uint32_t bits;
       const vf r = relevance(block, load(distances), 0, n, &bits);
       float each[kLanes];
@@ -203,7 +212,7 @@ struct Screen {
         const int lane = __builtin_ctz(bits);
         accept(task.from + list[first + lane], each[lane]);
       }
-    }
+    });
   }
 
   // Lists the visible keys of groups that may hold an accepted key.
@@ -238,20 +247,18 @@ struct Screen {
     return n;
   }
 
-  // Lists the visible keys that their sketches do not refuse.
-  int64_t list_sketches(const QuerySketch& query, uint16_t* list) {
-    const SketchTest test(query, width, tile.threshold);
+  // Lists the slots from `from` to `to` - 1 whose sketches leave the test open.
+  template <class Test>
+  KEYSIFT_INLINE int64_t list_sketches(const Test& test, int64_t from, int64_t to, uint16_t* list) const {
     int64_t n = 0;
-    visible.within(task.from, task.to, [&](int64_t from, int64_t to) {
-      for (int64_t slot = from / kLanes * kLanes; slot < to; slot += kLanes) {
-        uint32_t pass = test.may_pass(memory.sketches(slot), static_cast<int>(slot % kBlockKeys));
-        if (slot < from) pass &= ~((uint32_t{1} << (from - slot)) - 1);
-        for (; pass; pass &= pass - 1) {
-          const int64_t found = slot + __builtin_ctz(pass);
-          if (found < to) list[n++] = static_cast<uint16_t>(found - task.from);
-        }
+    for (int64_t slot = from / kLanes * kLanes; slot < to; slot += kLanes) {
+      uint32_t open = test.open(memory.sketches(slot), static_cast<int>(slot % kBlockKeys));
+      if (slot < from) open &= ~((uint32_t{1} << (from - slot)) - 1);
+      for (; open; open &= open - 1) {
+        const int64_t found = slot + __builtin_ctz(open);
+        if (found < to) list[n++] = static_cast<uint16_t>(found - task.from);
       }
-    });
+    }
     return n;
   }
 
@@ -265,7 +272,10 @@ struct Screen {
       const bool forced = at.w.search == KEYSIFT_SEARCH_GROUPS;
       if (forced || opened <= kEpoch / kManyOpened) return judge(list, count);
     }
-    judge(list, list_sketches(query, list));
+    const SketchTest test(query, width, tile.threshold);
+    int64_t count = 0;
+    visible.within(task.from, task.to, [&](int64_t from, int64_t to) { count += list_sketches(test, from, to, list + count); });
+    judge(list, count);
   }
 
   void run() {
@@ -292,7 +302,9 @@ struct Screen {
   void gather_keys(int64_t token, int64_t count, double sign, const MomentKeys& to) const;
   void update_moments(const MomentSums& sums) const;
   void evaluate_moments();
-  void subtract(const float* key, int64_t slot);
+  template <class Slot>
+  void refuse(const float* block, uint32_t bits, Slot slot);
+  void subtract_refusals();
   void subtract_scanned(int64_t from, int64_t to);
   void subtract_listed(const QuerySketch& query, int64_t from, int64_t to);
   void subtract_refused();

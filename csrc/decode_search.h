@@ -110,7 +110,7 @@ struct SketchTest {
     unit = splat(static_cast<float>(sketch_error_unit(key_width) * (1 + q.error)));
     limit = splat(static_cast<float>(static_cast<double>(threshold) - q.error - score_slack(key_width)));
   }
-  KEYSIFT_INLINE uint32_t may_pass(const unsigned char* block, int lane) const {
+  KEYSIFT_INLINE uint32_t open(const unsigned char* block, int lane) const {
     const vf error = bytes_to_floats(block + q.quads * 4 * kBlockKeys + lane);
     const vf unbounded = splat(static_cast<float>(kNoSketch));
     const vf bound = to_float(q.products(block, lane)) * scale + error * unit;
@@ -128,11 +128,12 @@ struct AcceptTest {
     unit = splat(static_cast<float>(sketch_error_unit(key_width) * (1 + q.error)));
     limit = splat(static_cast<float>(static_cast<double>(threshold) + q.error + score_slack(key_width)));
   }
-  KEYSIFT_INLINE uint32_t may_fail(const unsigned char* block, int lane) const {
+  KEYSIFT_INLINE uint32_t open(const unsigned char* block, int lane) const {
     const vf error = bytes_to_floats(block + q.quads * 4 * kBlockKeys + lane);
     const vf unbounded = splat(static_cast<float>(kNoSketch));
     const vf bound = to_float(q.products(block, lane)) * scale - error * unit;
-    return ~bits_not_below(error < unbounded ? bound : splat(-__builtin_inff()), limit);
+    const uint32_t lanes = (uint32_t{1} << (kLanes - 1)) * 2 - 1;
+    return lanes & ~bits_not_below(error < unbounded ? bound : splat(-__builtin_inff()), limit);
   }
 };
 

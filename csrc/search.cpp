@@ -12,7 +12,7 @@ constexpr int64_t kJudgeCost = 56;
 constexpr int64_t kTryAgain = 64;
 // The newest tokens are not in the moments, so that a short crop does not invalidate them.
 constexpr int64_t kNewest = 256;
-// Adding a key to the moments costs as much as reading tens of them. One in this many visible keys is added with each query.
+// Adding a key to the moments takes as long as reading tens of keys. One in this many visible keys is added with each query.
 constexpr int64_t kCatchUp = 512;
 
 int64_t share(int64_t part, int64_t whole) { return whole > 0 ? part * kShareUnit / whole : 0; }
@@ -53,7 +53,7 @@ SearchMode choose_search(int32_t search, int64_t visible, bool fits_moments, int
   return mode;
 }
 
-MomentRange plan_moments(int32_t search, SearchMode mode, const SearchMemory& memory, int64_t first, int64_t next_first,
+MomentRange plan_moments(int32_t search, SearchMode mode, const SearchMemory& memory, int sets, int64_t first, int64_t next_first,
                          int64_t newest, int64_t prepared, int64_t* state) {
   int64_t &has = state[kHasMoments], &from = state[kMomentsFrom], &to = state[kMomentsTo];
   if (mode == kGroupKeysFirst && has) {
@@ -66,7 +66,7 @@ MomentRange plan_moments(int32_t search, SearchMode mode, const SearchMemory& me
   MomentRange range{from, to, from, to};
   if (!uses_moments(mode)) return range;
   has = 1;
-  const int64_t most = search == KEYSIFT_SEARCH_MOMENTS ? newest : 16 + (newest + 1 - first) / kCatchUp;
+  const int64_t most = search == KEYSIFT_SEARCH_MOMENTS ? newest : (newest + 1 - first) / kCatchUp / sets;
   // What leaves the window after this query is overwritten by the next key.
   if (from < next_first) from += round_up(next_first - from, kMomentKeys);
   const int64_t missing = std::min(most, known - kNewest - to);

@@ -91,9 +91,9 @@ struct SearchMemory {
   unsigned char* sketches(int64_t slot) const { return start + slot / kBlockKeys * sketch_block(); }
   // The memory of all groups, for moments.
   double* moments() const { return reinterpret_cast<double*>(start + sketch_bytes()); }
-  bool fits_moments(int64_t value_pad, bool fades) const {
+  bool fits_moments(int64_t value_pad, int sets) const {
     const int64_t rows = 1 + key_width + key_width * (key_width + 1) / 2;
-    return searchable() && (fades ? 3 : 1) * rows * value_pad * 8 <= capacity / kEpoch * group_bytes();
+    return searchable() && sets * rows * value_pad * 8 <= capacity / kEpoch * group_bytes();
   }
   bool has_groups(int64_t epoch) const { return (epoch + 1) * kEpoch <= capacity; }
   Groups groups(int64_t epoch) const {
@@ -118,7 +118,7 @@ struct MomentRange {
 // Tokens `first` to `newest` are visible, to the next query from `next_first` on; `prepared` tokens of the row were prepared by
 // earlier calls. Prepares the memory for groups or moments. Keys that are not in the moments yet are added little by little, or all at
 // once if moments are required.
-MomentRange plan_moments(int32_t search, SearchMode mode, const SearchMemory& memory, int64_t first, int64_t next_first,
+MomentRange plan_moments(int32_t search, SearchMode mode, const SearchMemory& memory, int sets, int64_t first, int64_t next_first,
                          int64_t newest, int64_t prepared, int64_t* state);
 
 // Divides kEpoch prepared keys (blocks of (key_width + 1, kBlockKeys)) into groups by direction.
