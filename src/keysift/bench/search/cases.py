@@ -38,19 +38,6 @@ def random_keys(acceptance: float, count: int) -> TileKeys:
     return TileKeys(f"random keys, r = {acceptance:g}", acceptance, queries, keys)
 
 
-def boundary_keys(acceptance: float, count: int, seed: int) -> TileKeys:
-    """Keys whose score with query 1 is within 1e-6 of the threshold."""
-    generator = torch.Generator().manual_seed(seed)
-    queries = torch.randn(QUERIES, KEY_WIDTH, generator=generator)
-    q = queries[1].double() / queries[1].double().norm()
-    across = torch.randn(count, KEY_WIDTH, generator=generator, dtype=torch.float64)
-    across -= (across @ q)[:, None] * q
-    across /= across.norm(dim=1, keepdim=True)
-    score = 1 - acceptance + 1e-6 * (2 * torch.rand(count, 1, generator=generator, dtype=torch.float64) - 1)
-    keys = score * q + (1 - score**2).sqrt() * across
-    return TileKeys(f"keys at the threshold of r = {acceptance:g}", acceptance, queries, keys.float())
-
-
 @torch.inference_mode()
 def trained_tiles(opened: TextModel, *, text_tokens: int, count: int) -> list[TileKeys]:
     """Every tile of a model whose window is longer than its training length, with the keys of long texts.
@@ -83,13 +70,22 @@ def trained_tiles(opened: TextModel, *, text_tokens: int, count: int) -> list[Ti
 class TileCase:
     """A model with one tile, and its cache after `length` tokens."""
 
-    def __init__(self, tile: TileKeys, length: int, search: Search, *, value_width: int = VALUE_WIDTH) -> None:
+    def __init__(
+        self,
+        tile: TileKeys,
+        length: int,
+        search: Search,
+        *,
+        value_width: int = VALUE_WIDTH,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         self.length, self.search, self._token = length, search, 0
-        self.model = _one_tile(tile, value_width)
+        self.model = _one_tile(tile, value_width).to(dtype)
         inference = Inference(expand_windows=CONTEXT, search=search)
         self.cache: Cache = self.model.cache(1, inference=inference)
         (layer,) = self.cache.layers
-        layer.reserve(length + 1, {"k": torch.empty(0, 1, 1, KEY_WIDTH), "v": torch.empty(0, 1, 1, value_width)})
+        widths = {"k": KEY_WIDTH, "v": value_width}
+        layer.reserve(length + 1, {name: torch.empty(0, 1, 1, x, dtype=dtype) for name, x in widths.items()})
         repeats = -(-length // len(tile.keys))
         layer.entries["k"][0, :length] = tile.keys.repeat(repeats, 1)[:length]
         layer.entries["v"].normal_(generator=torch.Generator().manual_seed(1))
@@ -116,6 +112,13 @@ class TileCase:
         prepared = self.cache.layers[0].prepared
         assert prepared is not None
         return prepared.search.nbytes
+
+
+def unit_query(tile: TileKeys, dtype: torch.dtype) -> tuple[Tensor, float]:
+    """The first query of a tile at length 1, and the threshold of its scores, as a model of this dtype has them."""
+    model = _one_tile(tile, 1).to(dtype)
+    q_K = model.get_parameter("embedding.weight")[0].detach().double()
+    return q_K / q_K.norm(), float(1 - model.scalars()[0]["acceptance"].float())
 
 
 def _one_tile(tile: TileKeys, value_width: int) -> LanguageModel:
