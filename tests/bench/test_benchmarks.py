@@ -8,6 +8,7 @@ import pytest
 
 from keysift.bench import contestants, overhead, timing, tokenization, train
 from keysift.bench.decode import times as decode
+from keysift.bench.search import missed
 from keysift.bench.search import times as search
 from keysift.cli.main import _main
 from keysift.core.errors import DisagreementError, TrainingError
@@ -113,7 +114,7 @@ def test_train(trained: train.Sizes) -> None:
 def test_search(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "MAX_REPEATS", 1)
     monkeypatch.setattr(search.machine, "with_peaks", lambda examined: examined)
-    sizes = search.Sizes(contexts=(4096, 5000), text_tokens=300, psi=2, rounds=1, boundary_keys=4096)
+    sizes = search.Sizes(contexts=(4096, 5000), text_tokens=300, psi=2, rounds=1, pairs=12_000)
     result = search.measure(sizes, command="", log=quiet)
     assert [target.met for target in result.targets] == [None] * len(result.targets)
     values = {target.name: target.value for target in result.targets}
@@ -130,7 +131,8 @@ def test_a_missed_key_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         search.TileCase, "counts", lambda case: {"accepted": right(case)["accepted"] - (case.search == "sketch")}
     )
-    assert search.count_missed(4096) == search.BOUNDARY_QUERIES
+    tiles = sum(1 for dtype in missed.DTYPES.values() for _ in missed.tiles(4_000, dtype))
+    assert search.missed_keys(12_000) == tiles
 
 
 def test_overhead() -> None:

@@ -308,5 +308,5 @@ def test_keys_are_counted_for_decoded_tokens_only() -> None:
 
 
 def test_an_unknown_search_is_refused() -> None:
-    with refuses("search must be one of auto, scan, sketch, groups, got 'tree'", RangeError):
+    with refuses("search must be one of auto, scan, sketch, groups, moments, got 'tree'", RangeError):
         Inference(search="tree")  # type: ignore[arg-type]

@@ -24,9 +24,9 @@ class Inference:
     training length, `original`, is by default the model's own."""
 
     search: Search = "auto"
-    """How a decoded token finds the keys that a screening tile with a long window accepts: scan every key, or refuse
-    keys by a bound, from 8-bit sketches or from groups of keys. All give the same result. auto estimates which is
-    fastest."""
+    """How a decoded token finds the keys that a screening tile with a long window accepts: scan every key, refuse keys
+    by a bound, from 8-bit sketches or from groups of keys, or subtract the refused keys from sums over all (moments).
+    All give the same result, moments up to rounding. auto estimates which is fastest."""
 
     def __post_init__(self) -> None:
         if self.expand_windows is not False and not 1 <= self.expand_windows < 2**53:

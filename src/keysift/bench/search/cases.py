@@ -118,7 +118,7 @@ def unit_query(tile: TileKeys, dtype: torch.dtype) -> tuple[Tensor, float]:
     """The first query of a tile at length 1, and the threshold of its scores, as a model of this dtype has them."""
     model = _one_tile(tile, 1).to(dtype)
     q_K = model.get_parameter("embedding.weight")[0].detach().double()
-    return q_K / q_K.norm(), float(1 - model.scalars()[0]["acceptance"].float())
+    return q_K / q_K.norm(), float(1 - model.scalars()[0]["acceptance"].detach().float())
 
 
 def _one_tile(tile: TileKeys, value_width: int) -> LanguageModel:

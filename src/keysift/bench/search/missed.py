@@ -2,8 +2,8 @@
 
     python -m keysift.bench.search.missed --pairs 10000000
 
-Keys are drawn so that their scores are within 1e-6 of the threshold in the dtype of the cache, for every dtype and every
-instruction set that this machine runs.
+Keys are drawn so that their scores are within 1e-6 of the threshold in the dtype of the cache, for every dtype and
+every instruction set that this machine runs.
 """
 
 import argparse
@@ -33,10 +33,13 @@ def across(q_K: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """Unit vectors that are orthogonal to q."""
     drawn = torch.randn(count, KEY_WIDTH, generator=generator, dtype=torch.float64)
     drawn -= (drawn @ q_K)[:, None] * q_K
-    return drawn / drawn.norm(dim=1, keepdim=True)
+    lengths: Tensor = drawn.norm(dim=1, keepdim=True)
+    return drawn / lengths
 
 
-def rounded_near(q_K: Tensor, keys_XK: Tensor, threshold: float, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+def rounded_near(
+    q_K: Tensor, keys_XK: Tensor, threshold: float, dtype: torch.dtype, generator: torch.Generator
+) -> Tensor:
     """Keys changed so that their scores are within NEAR of the threshold after rounding to the dtype.
 
     Two channels take up the difference. The second is so small that its rounding does not matter.
@@ -149,7 +152,8 @@ def main(arguments: list[str] | None = None) -> int:
     wrong = 0
     for name, dtype in DTYPES.items():
         found = count_missed(-(-options.pairs // len(DTYPES)), dtype, options.seed)
-        print(json.dumps({"isa": options.isa, "dtype": name, **found}), flush=True)
+        sys.stdout.write(json.dumps({"isa": options.isa, "dtype": name, **found}) + "\n")
+        sys.stdout.flush()
         wrong += sum(count for key, count in found.items() if key not in ("pairs", "accepted"))
     return int(wrong > 0)
 
