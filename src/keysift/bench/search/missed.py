@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from keysift.bench.search.cases import KEY_WIDTH, TileCase, TileKeys, unit_query
+from keysift.core.terminal import SafeConsole
 from keysift.kernels.cpu import library
 from keysift.nn.inference import Search
 
@@ -152,8 +153,7 @@ def main(arguments: list[str] | None = None) -> int:
     wrong = 0
     for name, dtype in DTYPES.items():
         found = count_missed(-(-options.pairs // len(DTYPES)), dtype, options.seed)
-        sys.stdout.write(json.dumps({"isa": options.isa, "dtype": name, **found}) + "\n")
-        sys.stdout.flush()
+        SafeConsole().print(json.dumps({"isa": options.isa, "dtype": name, **found}), soft_wrap=True)
         wrong += sum(count for key, count in found.items() if key not in ("pairs", "accepted"))
     return int(wrong > 0)
 
