@@ -61,6 +61,10 @@ def same_logits(ours: TextModel, theirs: Any, ids: list[int]) -> None:
         ("qwen2", {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}),
         ("qwen3", {}),
         ("qwen3", {"attention_bias": True, "rope_parameters": YARN}),
+        ("smollm3", {"no_rope_layer_interval": 2}),
+        ("smollm3", {"no_rope_layers": [0, 1], "use_sliding_window": True, "sliding_window": 4}),
+        ("phi3", {"sliding_window": 5}),
+        ("phi3", {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}}),
     ],
     ids=str,
 )

@@ -20,7 +20,7 @@ from keysift.core.disk import atomic_folder, write_json
 from keysift.core.errors import DataError
 from keysift.data.tokenizers.base import Tokenizer
 from keysift.data.tokenizers.load import load_tokenizer, save_tokenizer
-from keysift.models.llama_config import DERIVED, our_name, read_config, their_name
+from keysift.models.llama_config import DERIVED, Split, our_name, read_config, their_name
 from keysift.models.model_type import CONFIG, GGUF, check_import_source, read_source_config
 from keysift.models.save import meta_model_for, write_model
 from keysift.models.tensor_files import INDEX, Shards, Tensors
@@ -52,7 +52,8 @@ def import_model(source: Path, out: Path, *, dtype: Dtype = "fp32", tokenizer: P
     contents = _read_gguf(source, tokenizer) if source.suffix == GGUF else _read_directory(source, tokenizer)
     where = str(source / CONFIG) if source.is_dir() else str(source)
     config = read_config(contents.config, where)
-    header = {our_name(name): entry for name, entry in contents.tensors.header.items() if not DERIVED.fullmatch(name)}
+    tensors = Split(contents.tensors, config) if contents.config["model_type"] == "phi3" else contents.tensors
+    header = {our_name(name): entry for name, entry in tensors.header.items() if not DERIVED.fullmatch(name)}
     if config.tied_embeddings:
         header.pop("lm_head.weight", None)
     model = meta_model_for(source, config, header, spelled=their_name)
@@ -60,8 +61,8 @@ def import_model(source: Path, out: Path, *, dtype: Dtype = "fp32", tokenizer: P
     memory.require(
         2 * numbers * DTYPES[dtype].itemsize, f"{source} in {dtype}", "choose --dtype bf16, or a smaller model"
     )
-    state = {name: contents.tensors.read(their_name(name)).to(DTYPES[dtype]) for name in model.state_dict()}
-    _check_tied_table(source, config.tied_embeddings, contents.tensors, state)
+    state = {name: tensors.read(their_name(name)).to(DTYPES[dtype]) for name in model.state_dict()}
+    _check_tied_table(source, config.tied_embeddings, tensors, state)
     model.load_state_dict(state, assign=True)
     text_model = TextModel(model, contents.tokenizer)
     out.parent.mkdir(parents=True, exist_ok=True)

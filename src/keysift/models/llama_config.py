@@ -1,4 +1,4 @@
-"""Read the config.json and the weight names of Llama, Mistral, Qwen2 and Qwen3 as those of a Transformer.
+"""Read the config.json and the weight names of Llama, Mistral, Qwen2, Qwen3, SmolLM3 and Phi-3 as those of a Transformer.
 
 Every field must be understood or known not to affect the logits; any other field raises UnsupportedError. A missing
 field has the default of transformers.
@@ -8,8 +8,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor
+
 from keysift.core.errors import DataError, UnsupportedError
 from keysift.models.model_type import FAMILIES
+from keysift.models.tensor_files import Entry, Tensors
 from keysift.models.transformer import TransformerConfig
 
 # Fields that do not affect the logits.
@@ -19,9 +22,11 @@ _INERT = frozenset(
         *("use_cache", "return_dict", "output_attentions", "output_hidden_states", "is_llama_config"),
         *("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "initializer_range", "pretraining_tp"),
         *("max_window_layers", "_attn_implementation_autoset", "attention_dropout", "transformers.js_config"),
+        *("resid_pdrop", "embd_pdrop"),
     }
 )
 _ORIGINAL = "original_max_position_embeddings"
+_ROPE_TABLES = ("rope_scaling", "rope_parameters")
 _SLIDING, _FULL = "sliding_attention", "full_attention"
 _MOST_LAYERS = 10_000  # a damaged file may claim any depth
 _NUMBER, _MAX = (int, float), 1e300  # JSON integers have any length, and JSON parsers accept NaN and Infinity
@@ -73,6 +78,35 @@ def their_name(ours: str) -> str:
     return f"model.layers.{match[1]}.{parts[match[2]]}.{match[3]}" if match and match[2] in parts else ours
 
 
+class Split:
+    """The tensors of a Phi-3 model under the names of Llama: its q, k and v are one tensor, and so are gate and up."""
+
+    def __init__(self, tensors: Tensors, config: TransformerConfig) -> None:
+        self._tensors = tensors
+        head, keys = config.resolved_head_width, config.key_heads or config.heads
+        rows = {"q": config.heads * head, "k": keys * head, "v": keys * head}
+        inner = config.resolved_hidden_width
+        self.header: dict[str, Entry] = {}
+        self._rows: dict[str, tuple[str, slice]] = {}
+        for name, entry in tensors.header.items():
+            parts = rows if ".qkv_proj." in name else {"gate": inner, "up": inner} if ".gate_up_proj." in name else None
+            if parts is None or entry.shape[:1] != (sum(parts.values()),):  # a wrong shape is reported under its name
+                self.header[name] = entry
+                continue
+            start = 0
+            for part, count in parts.items():
+                ours = re.sub(r"\.(qkv|gate_up)_proj\.", f".{part}_proj.", name)
+                self.header[ours] = Entry((count, *entry.shape[1:]), entry.dtype)
+                self._rows[ours] = name, slice(start, start := start + count)
+
+    def read(self, name: str) -> Tensor:
+        """Load a tensor."""
+        if name not in self._rows:
+            return self._tensors.read(name)
+        joined, rows = self._rows[name]
+        return self._tensors.read(joined)[rows].clone()
+
+
 class Fields:
     """The fields of a config.json, removed as they are read. Fields left at the end were not understood."""
 
@@ -111,6 +145,12 @@ class Fields:
 def read_config(data: Mapping[str, Any], where: str) -> TransformerConfig:
     """The Transformer that a config.json of these families describes. `where` names the file in errors."""
     family = data.get("model_type")
+    experts = sorted(name for name in data if "expert" in name)
+    if experts:
+        raise UnsupportedError(
+            f"{where} describes a {family} model with a mixture of experts ({experts[0]} = {data[experts[0]]!r}); keysift "
+            f"import reads dense models only"
+        )
     if family not in FAMILIES:
         raise UnsupportedError(f"{where} describes a {family} model; keysift import reads {', '.join(FAMILIES)}")
     fields = Fields(data, where)
@@ -121,22 +161,26 @@ def read_config(data: Mapping[str, Any], where: str) -> TransformerConfig:
     fields.only("mlp_bias", False, "biases of the MLP are not supported")
     fields.only("rope_interleaved", False, "interleaved channels are not supported")
     biased = {"qwen2": "qkv"}.get(family, "none")
-    if family in ("llama", "qwen3") and fields.take("attention_bias", bool, False):
+    if family in ("llama", "qwen3", "smollm3") and fields.take("attention_bias", bool, False):
         biased = "qkvo"
     depth = fields.take("num_hidden_layers", int)
-    theta, scaling = _rope(fields, context)
+    share = 1.0 if family != "phi3" else _rotated_share(fields)
+    theta, scaling = _rope(fields, context, default=2_000_000.0 if family == "smollm3" else 10_000.0)
+    rotated = _rotated_layers(fields, depth) if family == "smollm3" else ()
     head = fields.take("head_dim", int, 128 if family == "qwen3" else 0)
     sizes = {
         "vocab_size": fields.take("vocab_size", int),
         "depth": depth,
         "heads": heads,
         "width": width,
-        "key_heads": fields.take("num_key_value_heads", int, heads if family == "llama" else None),
+        "key_heads": fields.take("num_key_value_heads", int, heads if family in ("llama", "phi3") else None),
         "hidden_width": fields.take("intermediate_size", int),
         "head_width": head or None,
-        "norm_eps": float(fields.take("rms_norm_eps", _NUMBER, 1e-6)),
-        "tied_embeddings": fields.take("tie_word_embeddings", bool, False),
-        "window": _windows(fields, family, depth),
+        "norm_eps": float(fields.take("rms_norm_eps", _NUMBER, 1e-5 if family == "phi3" else 1e-6)),
+        "tied_embeddings": fields.take("tie_word_embeddings", bool, family == "smollm3"),
+        "window": _windows(fields, family, depth, rotated),
+        "position": tuple("rope" if turned else "none" for turned in rotated) or "rope",
+        "rope_share": share,
     }
     fields.none_left()
     return TransformerConfig(
@@ -150,16 +194,51 @@ def read_config(data: Mapping[str, Any], where: str) -> TransformerConfig:
     )
 
 
-def _windows(fields: Fields, family: str, depth: int) -> int | tuple[int, ...]:
-    """Window of all layers or of each, 0 for none. Mistral uses it in every layer, Qwen where layer_types says so."""
-    used = family == "mistral" or (family != "llama" and fields.take("use_sliding_window", bool, False))
+def _rotated_share(fields: Fields) -> float:
+    """Share of the channels that Phi-3 rotates. transformers 4 stores it beside the RoPE parameters."""
+    fields.left.pop(_ORIGINAL, None)  # used by longrope, which is refused
+    outside = fields.left.pop("partial_rotary_factor", None)
+    inside = [
+        table["partial_rotary_factor"]
+        for name in _ROPE_TABLES
+        if isinstance(table := fields.left.get(name), dict) and table.get("partial_rotary_factor") is not None
+    ]
+    for name in _ROPE_TABLES:
+        if isinstance(table := fields.left.get(name), dict):
+            fields.left[name] = {key: value for key, value in table.items() if key != "partial_rotary_factor"}
+    given = Fields({"partial_rotary_factor": inside[0] if inside else outside}, f"{fields.where}: RoPE")
+    return float(given.take("partial_rotary_factor", _NUMBER, 1.0))
+
+
+def _rotated_layers(fields: Fields, depth: int) -> tuple[bool, ...]:
+    """For each layer of SmolLM3, whether it has RoPE. By default every fourth has none."""
+    interval = fields.take("no_rope_layer_interval", int, 4)
+    if interval < 1:
+        raise DataError(f"{fields.where}: no_rope_layer_interval must be at least 1, got {interval}")
+    layers = range(min(depth, _MOST_LAYERS))
+    given = fields.left.pop("no_rope_layers", None)
+    flags = [int((layer + 1) % interval != 0) for layer in layers] if given is None else given
+    if not isinstance(flags, list) or len(flags) != len(layers) or any(flag not in (0, 1) for flag in flags):
+        raise DataError(f"{fields.where}: no_rope_layers must list 0 or 1 for each of {depth} layers, got {flags!r}")
+    return tuple(bool(flag) for flag in flags)
+
+
+def _windows(fields: Fields, family: str, depth: int, rotated: tuple[bool, ...]) -> int | tuple[int, ...]:
+    """Window of all layers or of each, 0 for none.
+
+    Mistral and Phi-3 have it in every layer, Qwen and SmolLM3 where layer_types says so.
+    """
+    everywhere = family in ("mistral", "phi3")
+    used = everywhere or (family != "llama" and fields.take("use_sliding_window", bool, False))
     window = fields.take("sliding_window", int, 0)
     if not used:
         if window and family == "llama":
             raise UnsupportedError(f"{fields.where}: sliding_window is {window}, and a llama model has none")
         window = 0
-    first = fields.take("max_window_layers", int, 28) if used and family != "mistral" else 0
-    default = [_SLIDING if window and layer >= first else _FULL for layer in range(min(depth, _MOST_LAYERS))]
+    layers = range(min(depth, _MOST_LAYERS))
+    first = fields.take("max_window_layers", int, 28) if used and family.startswith("qwen") else 0
+    windowed = [bool(window) and layer >= first and not (rotated and rotated[layer]) for layer in layers]
+    default = [_SLIDING if inside else _FULL for inside in windowed]
     kinds = fields.left.pop("layer_types", None) or default
     if not isinstance(kinds, list) or not {_SLIDING, _FULL} >= set(map(str, kinds)) or len(kinds) != len(default):
         raise UnsupportedError(
@@ -167,18 +246,18 @@ def _windows(fields: Fields, family: str, depth: int) -> int | tuple[int, ...]:
         )
     if _SLIDING in kinds and not window:
         raise DataError(f"{fields.where}: layer_types names {_SLIDING}, and sliding_window is missing or not in use")
-    if family == "mistral" and _FULL in kinds and window:
+    if everywhere and _FULL in kinds and window:
         raise UnsupportedError(
-            f"{fields.where}: a mistral model has its window in every layer, got layer_types {kinds!r}"
+            f"{fields.where}: a {family} model has its window in every layer, got layer_types {kinds!r}"
         )
     windows = tuple(window if kind == _SLIDING else 0 for kind in kinds)
     return windows[0] if len(set(windows)) == 1 else windows
 
 
-def _rope(fields: Fields, context: int) -> tuple[float, str]:
+def _rope(fields: Fields, context: int, default: float) -> tuple[float, str]:
     """theta, and the scaling in the form of nn/rope_scaling.py. transformers 4 stores them in separate fields."""
     rope = {"rope_theta": fields.left.pop("rope_theta", None)}
-    for table in ("rope_scaling", "rope_parameters"):
+    for table in _ROPE_TABLES:
         for theirs, value in fields.take(table, dict, {}).items():
             if value is None:  # null means missing, as in all of config.json
                 continue
@@ -189,7 +268,7 @@ def _rope(fields: Fields, context: int) -> tuple[float, str]:
                 )
             rope[name] = value
     inner = Fields(rope, f"{fields.where}: RoPE")
-    theta = float(inner.take("rope_theta", _NUMBER, 10_000.0))
+    theta = float(inner.take("rope_theta", _NUMBER, default))
     inner.only("partial_rotary_factor", 1.0, "rotating only some channels is not supported")
     kind = inner.take("rope_type", str, "default")
     if kind not in _SCALINGS:

@@ -16,7 +16,7 @@ from keysift.models.presets import PRESETS
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 MODEL_TYPE = "keysift_"  # prefix of our names: all libraries share the namespace of model_type
 GGUF = ".gguf"
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # the families that keysift import reads
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3")  # the families that keysift import reads
 
 
 def keysift_kind(data: Any) -> str | None:
