@@ -13,7 +13,8 @@ import torch
 
 import keysift
 from keysift.models.importing import import_model
-from keysift.models.text_model import TextModel
+from keysift.models.language_model import LanguageModel
+from keysift.models.llama_config import our_name
 from tests.hub.transformers_models import build, tokenizer
 
 pytestmark = pytest.mark.slow
@@ -26,14 +27,14 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 LINEAR = {"rope_type": "linear", "factor": 3.0, "rope_theta": 100.0}
 
 
-def same_logits(ours: TextModel, theirs: Any, ids: list[int]) -> None:
+def same_logits(ours: LanguageModel, theirs: Any, ids: list[int]) -> None:
     """Error against fp64 of at most twice that of transformers in fp32, with and without a cache."""
     tokens = torch.tensor([ids])
     with torch.no_grad():
-        actual = ours.model(tokens)
-        cache = ours.model.cache(1)
+        actual = ours(tokens)
+        cache = ours.cache(1)
         steps = (tokens[:, :5], *tokens[:, 5:].split(1, dim=1))
-        cached = torch.cat([ours.model(step, cache=cache) for step in steps], dim=1)
+        cached = torch.cat([ours(step, cache=cache) for step in steps], dim=1)
         plain = theirs(tokens).logits
         exact = theirs.double()(tokens).logits
         theirs.float()
@@ -81,12 +82,66 @@ def test_logits_equal_transformers(tmp_path: Path, family: str, options: dict[st
     import_model(tmp_path / "theirs", tmp_path / "ours")
     ours = keysift.open(tmp_path / "ours")
     ids = torch.randint(0, theirs.config.vocab_size, (40,), generator=generator).tolist()
-    same_logits(ours, theirs, ids)
+    same_logits(ours.model, theirs, ids)
     texts = ours.generate(["the red ball", "she"], max_new_tokens=8)
     words = tokenizer()
     for prompt, text in zip(["the red ball", "she"], texts, strict=True):
         generated = theirs.generate(**words(prompt, return_tensors="pt"), max_new_tokens=8, do_sample=False)[0]
         assert " ".join((prompt + text).split()) == words.decode(generated, skip_special_tokens=True)
+
+
+def test_sinks_and_alternating_windows_of_gpt_oss() -> None:
+    """A gpt-oss model whose experts are replaced by the MLP of Llama is a Transformer of this library."""
+    import transformers
+    from transformers.models.llama.modeling_llama import LlamaMLP
+
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4}
+    rope = {"rope_type": "default", "rope_theta": 100.0}
+    torch.manual_seed(0)
+    config = transformers.GptOssConfig(
+        **{**sizes, "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 15, "sliding_window": 5},
+        num_local_experts=2,
+        num_experts_per_tok=1,
+        rope_parameters=rope,
+        attn_implementation="eager",
+    )
+    theirs = transformers.GptOssForCausalLM(config).eval()
+
+    class Dense(LlamaMLP):  # type: ignore[misc]
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, None]:
+            return super().forward(x), None
+
+    mlp = transformers.LlamaConfig(hidden_size=32, intermediate_size=48)
+    for layer in theirs.model.layers:
+        layer.mlp = Dense(mlp)
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.normal_(0, 0.5)
+    ours = keysift.Transformer(
+        keysift.TransformerConfig(
+            depth=4,
+            heads=4,
+            width=32,
+            key_heads=2,
+            head_width=8,
+            hidden_width=48,
+            mechanism="softmax_sink",
+            window=(5, 0),
+            attention_bias="qkvo",
+            rope_theta=100.0,
+            vocab_size=15,
+            final_gain=True,
+            tied_embeddings=False,
+            norm_eps=config.rms_norm_eps,
+        )
+    )
+    state = {our_name(name): tensor for name, tensor in theirs.state_dict().items()}
+    for layer in range(4):
+        sinks = state.pop(f"layers.{layer}.attention.sinks")
+        state[f"layers.{layer}.attention.scalars.raw_sink"] = sinks
+    ours.load_state_dict(state)
+    ids = torch.randint(0, 15, (24,), generator=torch.Generator().manual_seed(1)).tolist()
+    same_logits(ours, theirs, ids)
 
 
 def test_importing_does_not_need_transformers() -> None:

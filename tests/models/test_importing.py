@@ -97,6 +97,12 @@ def test_shards_and_a_duplicated_embedding(tmp_path: Path) -> None:
             },
             {"window": (4, 0)},
         ),
+        ({"model_type": "smollm3", "rope_parameters": None}, {"position": ("rope", "rope"), "rope_theta": 2e6}),
+        (
+            {"model_type": "smollm3", "no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 4},
+            {"position": ("rope", "none"), "window": (0, 4)},
+        ),
+        ({"model_type": "phi3", "partial_rotary_factor": 0.5, "sliding_window": 3}, {"rope_share": 0.5, "window": 3}),
         ({"rope_parameters": None, "rope_theta": 500.0}, {"rope_theta": 500.0, "rope_rates": "none"}),
         (
             {"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2}},
@@ -128,6 +134,15 @@ def test_config_fields(change: dict[str, Any], expected: dict[str, Any]) -> None
     [
         ({"model_type": "gpt2"}, "describes a gpt2 model; keysift import reads llama, mistral, qwen2, qwen3"),
         ({"hidden_size": None}, "has no hidden_size"),
+        (
+            {"model_type": "gpt_oss", "num_local_experts": 4},
+            r"a gpt_oss model with a mixture of experts \(num_local_experts = 4\); keysift import reads dense",
+        ),
+        ({"model_type": "smollm3", "no_rope_layers": [1, 2]}, "no_rope_layers must list 0 or 1 for each of 2 layers"),
+        ({"model_type": "smollm3", "no_rope_layers": [1]}, "no_rope_layers must list 0 or 1 for each of 2 layers"),
+        ({"model_type": "smollm3", "no_rope_layer_interval": 0}, "no_rope_layer_interval must be at least 1, got 0"),
+        ({"model_type": "phi3", "partial_rotary_factor": "0.5"}, "partial_rotary_factor must be a finite number"),
+        ({"model_type": "phi3", "rope_parameters": {"rope_type": "longrope"}}, "scaling is of type 'longrope'"),
         ({"hidden_size": "8"}, "hidden_size must be an integer, got '8'"),
         ({"vocab_size": True}, "vocab_size must be an integer, got True"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu', and only silu is supported"),

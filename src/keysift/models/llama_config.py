@@ -1,4 +1,4 @@
-"""Read the config.json and the weight names of Llama, Mistral, Qwen2, Qwen3, SmolLM3 and Phi-3 as those of a Transformer.
+"""Read config.json and weight names of Llama, Mistral, Qwen2, Qwen3, SmolLM3 and Phi-3 as those of a Transformer.
 
 Every field must be understood or known not to affect the logits; any other field raises UnsupportedError. A missing
 field has the default of transformers.
@@ -148,8 +148,8 @@ def read_config(data: Mapping[str, Any], where: str) -> TransformerConfig:
     experts = sorted(name for name in data if "expert" in name)
     if experts:
         raise UnsupportedError(
-            f"{where} describes a {family} model with a mixture of experts ({experts[0]} = {data[experts[0]]!r}); keysift "
-            f"import reads dense models only"
+            f"{where} describes a {family} model with a mixture of experts ({experts[0]} = {data[experts[0]]!r}); "
+            f"keysift import reads dense models only"
         )
     if family not in FAMILIES:
         raise UnsupportedError(f"{where} describes a {family} model; keysift import reads {', '.join(FAMILIES)}")

@@ -12,7 +12,8 @@ from keysift.models.model_type import check_import_source
 @config
 class Args:
     source: Annotated[Path, tyro.conf.Positional]
-    """A directory with config.json and safetensors (llama, mistral, qwen2, qwen3), or a .gguf file (llama)."""
+    """A directory with config.json and safetensors (llama, mistral, qwen2, qwen3, smollm3, phi3), or a .gguf file
+    (llama)."""
     out: Path
     """The new directory."""
     dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
