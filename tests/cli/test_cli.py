@@ -33,6 +33,19 @@ def test_mechanisms_json_lists_every_mechanism_with_every_promise(capsys: pytest
     for entry, mechanism in zip(listed, MECHANISMS, strict=True):
         expected = {p.name.lower(): "holds" if p in mechanism.holds else "refuted" for p in Promise}
         assert entry["promises"] == expected
+    by_name = {entry["name"]: entry for entry in listed}
+    years = {name: by_name[name]["year"] for name in ("softmax", "softmax1", "null_value", "softmax+value_gate")}
+    assert years == {"softmax": 2017, "softmax1": 2023, "null_value": 2024, "softmax+value_gate": 2025}
+    held = {name: by_name[name]["cache"] for name in ("softmax", "tda", "forgetting")}
+    assert held == {"softmax": "k, v", "tda": "2 k, v", "forgetting": "k, v, log_forget"}
+    assert by_name["softmax"]["backends"] == ["sdpa", "by_rows", "dense"]
+    assert all(entry["backends"][-2:] == ["by_rows", "dense"] for entry in listed)
+
+
+def test_a_row_of_the_markdown_table_has_source_promises_backends_and_cache(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = keysift(capsys, "mechanisms", "--markdown").splitlines()
+    assert len([row for row in rows if row.startswith("| [`")]) == len(MECHANISMS.names())
+    assert "| [`tra`](threshold.md) | arXiv:2601.12145 | 2026 | `·●●●· ···●● ·●●●●` | `sums_cpu` | k, v |" in rows
 
 
 def test_mechanisms_table_and_page(capsys: pytest.CaptureFixture[str]) -> None:

@@ -169,7 +169,7 @@ def test_pretrained_stories_models(tmp_path: Path, name: str) -> None:
     words = transformers.AutoTokenizer.from_pretrained(path)
     ids = words(STORY)["input_ids"]
     assert list(ours._tokens(STORY)) == ids
-    same_logits(ours, theirs, ids)
+    same_logits(ours.model, theirs, ids)
     prompt = words("Once upon a", return_tensors="pt")
     generated = theirs.generate(**prompt, max_new_tokens=40, do_sample=False)[0]
     text = ours.generate("Once upon a", max_new_tokens=40)

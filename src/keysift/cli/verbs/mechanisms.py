@@ -1,5 +1,6 @@
 """List the mechanisms and their promises."""
 
+import re
 from typing import Annotated, Any
 
 import tyro
@@ -7,6 +8,8 @@ import tyro
 from keysift.core.config import config
 from keysift.core.markdown import table_head, table_row
 from keysift.core.terminal import styled
+
+EVERY = ("by_rows", "dense")  # backends that run every mechanism
 
 
 @config
@@ -43,6 +46,9 @@ def describe(mechanism: Any) -> dict[str, Any]:
         "name": mechanism.name,
         "title": mechanism.title,
         "source": mechanism.source,
+        "year": year(mechanism),
+        "backends": backends(mechanism),
+        "cache": cached(mechanism),
         "formula": mechanism.formula,
         "scalars": [
             {"name": scalar.name, "meaning": scalar.meaning, "per": scalar.per.name.lower(), "learned": scalar.learned}
@@ -51,6 +57,32 @@ def describe(mechanism: Any) -> dict[str, Any]:
         "promises": {p.name.lower(): verdict(mechanism, p) for p in Promise},
         "notes": {p.name.lower(): note for p, note in mechanism.notes.items()},
     }
+
+
+def year(mechanism: Any) -> int:
+    """Year of the newest source."""
+    papers = [2000 + int(digits) for digits in re.findall(r"arXiv:([0-9]{2})[0-9]{2}\.", mechanism.source)]
+    dates = [int(digits) for digits in re.findall(r"\b(20[0-9]{2})\b(?!\.)", mechanism.source)]
+    return max(papers + dates, default=0)
+
+
+def backends(mechanism: Any) -> list[str]:
+    """Backends for long texts in fp32, the preferred first. by_rows and dense run every mechanism."""
+    import torch
+
+    from keysift.kernels.attend import BACKENDS
+    from keysift.kernels.call import make_call
+
+    maps = (2 * mechanism.maps, 2 * mechanism.key_maps, 2)
+    call = make_call(mechanism, *(torch.zeros(1).expand(1, heads, 1024, 8) for heads in maps))
+    return [backend.name for backend in BACKENDS if backend.declines(call, False) is None]
+
+
+def cached(mechanism: Any) -> str:
+    """What a cache holds for each token."""
+    keys = "k" if mechanism.key_maps == 1 else f"{mechanism.key_maps} k"
+    per_key = [scalar.name for scalar in mechanism.scalars if "S" in scalar.per.value]
+    return ", ".join([keys, "v", *per_key])
 
 
 def verdict(mechanism: Any, promise: Any) -> str:
@@ -119,14 +151,24 @@ def _page(mechanism: Any) -> None:
 def _markdown_table(chosen: list[Any]) -> str:
     from keysift.mechanisms.spec import Promise
 
-    lines = [
-        table_row("mechanism", *(promise.label for promise in Promise)),
-        "|---|" + ":-:|" * len(Promise),
-    ]
+    lines = table_head("mechanism", "source", "year", "promises 1 to 15", "backends", "a cache holds")
     for mechanism in chosen:
-        cells = ("●" if promise in mechanism.holds else "·" for promise in Promise)
-        lines.append(table_row(f"[`{mechanism.name}`]({mechanism.page}.md)", *cells))
-    return "\n".join([*lines, "", *(f"- *{promise.label}*: {promise.value}" for promise in Promise)])
+        promises = "".join("●" if promise in mechanism.holds else "·" for promise in Promise)
+        groups = " ".join(promises[start : start + 5] for start in range(0, len(promises), 5))
+        fast = [f"`{name}`" for name in backends(mechanism) if name not in EVERY]
+        lines.append(
+            table_row(
+                f"[`{mechanism.name}`]({mechanism.page}.md)",
+                mechanism.source,
+                str(year(mechanism) or "-"),
+                f"`{groups}`",
+                ", ".join(fast) or "-",
+                cached(mechanism),
+            )
+        )
+    return "\n".join(
+        [*lines, "", *(f"{i}. *{promise.label}*: {promise.value}" for i, promise in enumerate(Promise, 1))]
+    )
 
 
 def _markdown_pages(chosen: list[Any]) -> str:
