@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo check test test-hub test-gpu soak fuzz bench docs evidence clean sanitize aarch64 wheel test-wheel test-scale site
+.PHONY: setup demo check test test-hub test-gpu soak fuzz bench docs evidence clean sanitize aarch64 wheel test-wheel test-scale site test-site
 
 setup: $(READY)
 
@@ -128,6 +128,10 @@ site: $(READY)
 	$(BIN)/python -m docs.site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --config-file build/mkdocs.yml
 	@echo "open build/site/index.html"
+
+# The site in a browser without a network: links, search, playground, accessibility, phone and desktop, light and dark.
+test-site: site
+	SITE=1 $(BIN)/python -m pytest -q -n 0 tests/site
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py

@@ -40,7 +40,8 @@ def pages() -> list[Path]:
 
 def collect() -> None:
     """Write every page and the files it shows, the landing page, the reference, and the playground."""
-    from keysift.cli.main import main
+    from keysift.cli.main import parse
+    from keysift.cli.verbs import play
 
     shutil.rmtree(SOURCE, ignore_errors=True)
     for page in pages():
@@ -52,7 +53,8 @@ def collect() -> None:
     write(Path("reference.md"), reference())
     write(Path("site.css"), CSS)
     write(Path("site.js"), SCRIPT)
-    main(["play", "--no-open", "-o", str(SOURCE / "playground.html")])
+    write(Path("iframe-worker.js"), WORKER)
+    play.run(parse(["play", "--no-open", "-o", str(SOURCE / "playground.html")]))
     write_config()
 
 
@@ -127,14 +129,19 @@ def reference() -> str:
 
     lines = ["# Reference", "", "The public names, from their docstrings. [What public means](docs/versions.md).", ""]
     for module in (keysift, keysift.data, keysift.lens):
-        lines += [f"## {module.__name__}", ""]
+        lines += [f"## {module.__name__} {{ #{module.__name__} }}", ""]
         for name in module.__all__:
             value = getattr(module, name)
             qualified = getattr(value, "__qualname__", None)
             if isinstance(value, ModuleType) or name.startswith("__"):
                 continue
             if qualified is None:
-                lines += [f"### `{name}`", "", f"An instance of `{type(value).__name__}`. {type(value).__doc__}", ""]
+                lines += [
+                    f"### `{name}` {{ #{name} }}",
+                    "",
+                    f"An instance of `{type(value).__name__}`. {type(value).__doc__}",
+                    "",
+                ]
             else:
                 lines += [f"::: {value.__module__}.{qualified}", ""]
     return "\n".join(lines)
@@ -142,7 +149,7 @@ def reference() -> str:
 
 def with_curves(text: str) -> str:
     """A page of mechanisms with the weight curve of each in front of its promises."""
-    names = re.search(r"<!-- generated: keysift mechanisms ([\w ]+?) --markdown -->", text)
+    names = re.search(r"<!-- generated: keysift mechanisms ([\w+ ]+?) --markdown -->", text)
     if names is None or "\n## Promises" not in text:
         return text
     drawings = "\n\n".join(filter(None, map(curve, names[1].split())))
@@ -209,11 +216,43 @@ CSS = """.playground { width: 100%; height: 52rem; border: 1px solid var(--md-de
 .curve text { fill: var(--md-default-fg-color); font-size: 11px; }
 .md-typeset figcaption { color: var(--md-default-fg-color); font-style: normal; }
 .md-typeset a:not(.md-button):not(.headerlink) { text-decoration: underline; }
+.md-copyright { color: #bbb; }
+[data-md-color-scheme="default"] {
+  --md-code-hl-comment-color: #5f5f5f; --md-code-hl-operator-color: #5f5f5f; --md-code-hl-variable-color: #5f5f5f;
+  --md-code-hl-punctuation-color: #5f5f5f; --md-code-hl-generic-color: #5f5f5f;
+}
+[data-md-color-scheme="slate"] { --md-code-hl-number-color: #f08a7e; --md-code-hl-constant-color: #b0a4f0; }
 .md-typeset img[src$="headline.svg"], .md-typeset img[src$="figure.svg"] { background: #fff; }
 """
 SCRIPT = """// Scrollable code and tables take the keyboard focus, so that they can be scrolled without a mouse.
+// The theme adds them while the page loads.
 const boxes = "pre > code, .md-typeset__table, .md-typeset__scrollwrap";
-for (const box of document.querySelectorAll(boxes)) box.tabIndex = 0;
+const mark = () => document.querySelectorAll(boxes).forEach((box) => { box.tabIndex = 0; });
+new MutationObserver(mark).observe(document.body, { childList: true, subtree: true });
+mark();
+"""
+# The theme loads a script of this name to search pages from disk, by default from the network.
+WORKER = """// A page that was opened from disk cannot start a Worker, so search runs in a hidden frame.
+if (location.protocol === "file:") {
+  window.IFrameWorker = window.Worker = class extends EventTarget {
+    constructor(url) {
+      super();
+      const frame = document.createElement("iframe");
+      frame.hidden = true;
+      document.body.append(frame);
+      this.inside = frame.contentWindow;
+      this.inside.postMessage = (data) => this.dispatchEvent(new MessageEvent("message", { data }));
+      const script = frame.contentDocument.createElement("script");
+      script.src = url;
+      this.ready = new Promise((resolve) => script.addEventListener("load", resolve));
+      frame.contentDocument.body.append(script);
+    }
+    async postMessage(data) {
+      await this.ready;
+      this.inside.dispatchEvent(new this.inside.MessageEvent("message", { data }));
+    }
+  };
+}
 """
 
 if __name__ == "__main__":
