@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from keysift.core import disk
+from keysift.core import disk, safe_json
 from keysift.core.markdown import table_head, table_row
 from keysift.kernels.gpu import roofline
 
@@ -35,7 +35,7 @@ def source_digest() -> str:
 
 def read(path: Path) -> list[Row]:
     """Rows of the record that were made from the present sources."""
-    record: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    record: dict[str, Any] = safe_json.loads(path.read_text()) if path.exists() else {}
     return list(record["rows"]) if record.get("source") == source_digest() else []
 
 
@@ -68,7 +68,7 @@ def make(path: Path, devices: list[str]) -> None:
 
 def show(path: Path) -> str:
     """The record as a Markdown table, one row per kernel, dtype and widths, one column per device."""
-    rows: list[Row] = json.loads(path.read_text())["rows"]
+    rows: list[Row] = safe_json.loads(path.read_text())["rows"]
     devices = list(dict.fromkeys(row["device"] for row in rows))
     cells = {tuple(row[key] for key in _KEYS): row for row in rows}
     lines = table_head("kernel", "dtype", "widths", "block", *devices)

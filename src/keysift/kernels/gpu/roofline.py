@@ -5,11 +5,11 @@ prologue too often and waiting not at all. No block is skipped because its keys 
 values from memory once, and nothing is shared through caches. The time is the larger of issue time and memory time.
 """
 
-import json
 import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from keysift.core import safe_json
 from keysift.core.markdown import table_head, table_row
 
 
@@ -72,7 +72,7 @@ def seconds(case: Case, row: dict[str, Any], device: Device) -> float:
 
 def show(record: Path) -> str:
     """A Markdown table of predicted milliseconds."""
-    rows: list[dict[str, Any]] = json.loads(record.read_text())["rows"]
+    rows: list[dict[str, Any]] = safe_json.loads(record.read_text())["rows"]
     known = {(row["device"], row["kernel"], row["dtype"], row["widths"]): row for row in rows}
     lines = table_head("case", "tokens", "pass", *(device.name for device in DEVICES.values()), "reported by the port")
     for case in CASES:
