@@ -2,6 +2,8 @@
 
 import io
 import json
+import math
+import os
 import re
 import sys
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from keysift.cli.flags.subject import check_subject
-from keysift.cli.flags.texts import read_texts
+from keysift.cli.flags.texts import describe_text, read_texts
 from keysift.cli.main import main
 from keysift.cli.verbs.compare import Args, run
 from keysift.core import memory
@@ -17,7 +19,7 @@ from keysift.data.tokenizers.bytes import Bytes
 from keysift.hub.lens_model import open_model
 from keysift.lens.inspection import inspect
 from keysift.models.save import save
-from keysift.records.lens import from_json
+from keysift.records.lens import Text, from_json
 from tests.hub.transformers_models import save_model
 from tests.lens.models import LINE, multiscreen
 from tests.refusals import refuses
@@ -143,6 +145,9 @@ def test_a_text_that_names_no_file_is_refused(ours: Path, tmp_path: Path, monkey
     for missing in ("nosuch.txt", "nosuch/file", "./nosuch", "~/nosuch", "no such file.txt", "notes/*.py"):
         with refuses(f"'{re.escape(missing)}' looks like a path, but no such file or folder exists; .*--text -"):
             read_texts((missing,))
+    os.mkfifo(tmp_path / "pipe")
+    with refuses("no file matches 'pipe'"):
+        read_texts(("pipe",))
     with refuses("folder empty holds no text"):
         read_texts(("empty",))
     (tmp_path / "nothing.txt").touch()
@@ -155,6 +160,11 @@ def test_a_text_that_names_no_file_is_refused(ours: Path, tmp_path: Path, monkey
         assert read_texts((text,)) == {"text 1": text}
     for verb in ("inspect", "compare"):
         assert call(verb, str(ours), *([str(ours)] if verb == "compare" else []), "--text", "nosuch.txt") == 2
+
+
+def test_a_text_without_scored_tokens_has_no_loss() -> None:
+    assert describe_text(Text(name="a", tokens=3, loss=math.nan)) == "a: 3 tokens, no token has a loss"
+    assert describe_text(Text(name="a", tokens=3, loss=1.5)) == "a: 3 tokens, loss 1.500 nats per token"
 
 
 def test_the_texts_that_were_read_are_shown(

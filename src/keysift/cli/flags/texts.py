@@ -1,6 +1,7 @@
 """Texts of `--text`: files, folders, globs and sources as for `--data`, - for standard input, or the text itself."""
 
 import glob
+import math
 import re
 import sys
 from collections.abc import Iterator
@@ -31,9 +32,10 @@ def read_texts(arguments: tuple[str, ...]) -> dict[str, str]:
 
 def describe_text(text: Text) -> str:
     """A line about a text that was read: its name, tokens, loss and first words."""
+    loss = f"loss {text.loss:.3f} nats per token" if math.isfinite(text.loss) else "no token has a loss"
     bits = "" if text.bits_per_byte is None else f", {text.bits_per_byte:.3f} bits per byte"
     beginning = f', "{text.beginning}..."' if text.beginning else ""
-    return escape_line(f"{text.name}: {text.tokens} tokens, loss {text.loss:.3f} nats per token{bits}{beginning}")
+    return escape_line(f"{text.name}: {text.tokens} tokens, {loss}{bits}{beginning}")
 
 
 def _read(argument: str, name: str) -> Iterator[tuple[str, str]]:
@@ -70,7 +72,7 @@ def _names_documents(argument: str) -> bool:
 
     try:
         path = Path(argument).expanduser()
-        if path.is_file() or path.is_dir():
+        if path.exists():  # a pipe or a device too: reading it is refused
             return True
     except (OSError, RuntimeError):  # too long for a file name; ~ of an unknown user
         return False

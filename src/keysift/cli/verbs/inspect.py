@@ -113,7 +113,8 @@ def show(record: "Record", *, details: bool = False) -> None:
         out.print(f"   Try: {finding.action}")
     if not details:
         left = len(record.findings) - len(record.story)
-        out.print(f"\n{left} more findings and a table of all heads: --details, or the page of -o report.html")
+        more = f"{left} more finding{'s' * (left > 1)} and a table" if left else "A table"
+        out.print(f"\n{more} of all heads: --details, or the page of -o report.html")
     out.print("\nHeads by kind")
     for kind in ALL_KINDS:
         labels = [head.label for head in record.heads if kind.name in head.kinds]
