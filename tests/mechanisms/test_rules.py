@@ -1,6 +1,7 @@
 """Promises that follow from the type of a rule, and copies of specs."""
 
 import copy
+import dataclasses
 import pickle
 import re
 from pathlib import Path
@@ -46,3 +47,8 @@ def test_a_missing_plugin_is_named() -> None:
     require_plugins(["json"], "run")
     with refuses("run uses a mechanism of the module my_attention, which is not loaded; pass --plugin my_attention"):
         require_plugins(["json", "my_attention"], "run")
+
+
+def test_a_mechanism_without_its_own_key_is_causal() -> None:
+    with refuses("softmax: without its own key a query sees earlier keys only; set causal_only=True"):
+        dataclasses.replace(find("softmax"), own_key=False)
