@@ -121,7 +121,7 @@ def test_search(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [value for name, value in values.items() if name.startswith("missed keys")] == [0]
     assert [value for name, value in values.items() if "memory" in name] == [pytest.approx(27, abs=6)]
     settings = {row.what: row.setting for row in result.rows if row.tokens == 5000}
-    assert settings["random keys, r = 0.92"].startswith("accepted 3")
+    assert settings["random keys, r = 0.92"].startswith("auto: accepted 3")
     assert sum(what.startswith("trained keys, layer ") for what in settings) == 4
 
 

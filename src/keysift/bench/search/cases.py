@@ -38,6 +38,13 @@ def random_keys(acceptance: float, count: int) -> TileKeys:
     return TileKeys(f"random keys, r = {acceptance:g}", acceptance, queries, keys)
 
 
+def leaning_keys(acceptance: float, count: int) -> TileKeys:
+    """Random keys that lean to one side, as the queries do, so that nearly all are accepted."""
+    drawn = random_keys(acceptance, count)
+    side = torch.eye(KEY_WIDTH)[0]
+    return TileKeys(f"leaning keys, r = {acceptance:g}", acceptance, drawn.queries + 12 * side, drawn.keys + 3 * side)
+
+
 @torch.inference_mode()
 def trained_tiles(opened: TextModel, *, text_tokens: int, count: int) -> list[TileKeys]:
     """Every tile of a model whose window is longer than its training length, with the keys of long texts.
