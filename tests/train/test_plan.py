@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from keysift.cli.main import _main, parse
 from keysift.cli.verbs.train import estimate_rows
+from keysift.cli.verbs.train import run as run_train
 from keysift.data.batches import Batch
 from keysift.kernels.attend import force_backend
 from keysift.models.architecture import Arch, MultiscreenArch, TransformerArch
@@ -121,6 +122,9 @@ def test_refusals(capsys: pytest.CaptureFixture[str]) -> None:
     for world, mfu in ((0, 0.4), (64, 0.0), (64, 1.5)):
         with refuses("at least one device and an MFU in"):
             plan(replace(config, device="h100"), world=world, mfu=mfu, vocab_size=50)
-    assert _main(["train", "--psi", "3", "--world", "64", "--device", "h100", "--out", "run"]) == 2
+    flags = ["train", "--psi", "3", "--world", "64", "--device", "h100", "--out", "run"]
+    with refuses("--world plans a new run on a cluster; add --dry-run"):
+        run_train(parse(flags))
+    assert _main(flags) == 2
     assert "add --dry-run and drop --resume" in capsys.readouterr().err
     assert set(HARDWARE) == {"a100", "h100", "b200"}
