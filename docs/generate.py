@@ -72,7 +72,7 @@ def plots() -> dict[Path, str]:
 
 def evidence() -> dict[Path, str]:
     """Pages and figures of evidence/ that follow from its records."""
-    from evidence.pages import render
+    from evidence.pages.render import render
 
     return {EVIDENCE / name: text for name, text in render().items()}
 

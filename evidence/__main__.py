@@ -8,8 +8,8 @@ from typing import Annotated
 
 import tyro
 
-from evidence.headline import headline
-from evidence.pages import render, table
+from evidence.pages.headline import headline
+from evidence.pages.render import render, table
 from evidence.study import ROOT, find_studies, read_study
 from keysift.cli.flags.place import Place
 from keysift.core.config import config

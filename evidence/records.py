@@ -66,6 +66,21 @@ class RunRecord:
         cells = [c for c in self.measures.get("lengths", []) if c["ratio"] == length and c["setting"] == setting]
         return sum(cell["correct"] for cell in cells) / sum(cell["total"] for cell in cells) if cells else None
 
+    def context_gain_at(self, length: int, setting: str) -> float | None:
+        """Loss with a cut context minus loss with all of it, at a multiple of the training length; None if unknown."""
+        points = (p for p in self.measures.get("context_gain", []) if (p["ratio"], p["setting"]) == (length, setting))
+        return next((point["cut_nats"] - point["nats"] for point in points), None)
+
+    @property
+    def tokens(self) -> int:
+        """Training tokens of the whole run."""
+        return self.step * int(self.settings["batch_tokens"])
+
+    def tokens_until(self, accuracy: float) -> int | None:
+        """Training tokens before the first validation with at least this accuracy; None if there is none."""
+        points = self.measures.get("accuracy_by_step", [])
+        return next((int(point["tokens"]) for point in points if point["accuracy"] >= accuracy), None)
+
 
 def make_record(
     name: str, run_dir: Path, settings: dict[str, Any], measures: dict[str, list[dict[str, Any]]]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evidence.groups import group_by_seed
+from evidence.claims.groups import group_by_seed
 from evidence.records import RunRecord
 
 

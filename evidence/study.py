@@ -36,10 +36,27 @@ from keysift.core.errors import ConfigError, DataError
 ROOT = Path(__file__).parent
 POSITIONS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # contexts of loss by position, in training lengths
 
-Measure = Literal["lengths", "positions", "windows"]
-Figure = Literal["accuracy_by_length", "loss_by_position", "loss_by_rate", "loss_by_size"]
+Measure = Literal["lengths", "positions", "windows", "accuracy_by_step", "context_gain", "unigram"]
+Figure = Literal[
+    "accuracy_by_length",
+    "context_gain",
+    "loss_by_position",
+    "loss_by_rate",
+    "loss_by_size",
+    "loss_by_tokens",
+    "tokens_by_width",
+]
 RuleName = Literal[
-    "no_divergence", "accuracy_higher", "loss_rise_lower", "loss_lower", "fewer_parameters", "faster_at_longest"
+    "no_divergence",
+    "accuracy_higher",
+    "context_gain_higher",
+    "loss_rise_lower",
+    "loss_lower",
+    "fewer_parameters",
+    "fewer_tokens",
+    "order_predicted",
+    "sensitivity_lower",
+    "faster_at_longest",
 ]
 
 
@@ -109,7 +126,7 @@ class Page:
 
 @config
 class Claim:
-    """A claim and the rule that decides it. Models are named by their labels (evidence.groups.label)."""
+    """A claim and the rule that decides it. Models are named by their labels (evidence.claims.groups.label)."""
 
     text: str
     rule: RuleName
@@ -123,7 +140,7 @@ class Claim:
     """How our model was run for the measurement."""
     their_setting: str = "as trained"
     length: int = 1
-    """Of accuracy_higher: the multiple of the training length."""
+    """Of accuracy_higher and context_gain_higher: the multiple of the training length."""
     step: Literal["forward", "decode"] = "forward"
     """Of faster_at_longest: what was timed."""
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from evidence.latency import faster_at_longest, latency_tables, read_benchmark
-from evidence.pages import render_study, verdicts
+from evidence.claims.latency import faster_at_longest, latency_tables, read_benchmark
+from evidence.pages.render import render_study, verdicts
 from evidence.study import ROOT, Claim, Page, Study, read_study
 from keysift.core.config import load
 from keysift.records.bench import Quartiles, Result, Row

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from evidence.lens_claims import claims, markdown
-from evidence.lens_compare import markdown as comparison
-from evidence.lens_excerpt import excerpt
+from evidence.claims.lens_claims import claims, markdown
+from evidence.claims.lens_compare import markdown as comparison
+from evidence.claims.lens_excerpt import excerpt
 from keysift.lens.inspection import inspect
 from keysift.records import lens as records
 from keysift.records.lens import Record

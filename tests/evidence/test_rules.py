@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from evidence.groups import SeedSample, best_groups, group_by_seed, label
-from evidence.paired import Comparison, holm
+from evidence.claims.groups import SeedSample, best_groups, group_by_seed, label
+from evidence.claims.length_rules import BEST_ROPE
+from evidence.claims.paired import Comparison, holm
+from evidence.claims.rules import RULES, corrected
+from evidence.claims.verdict import Verdict
 from evidence.records import RunRecord
 from evidence.repeats import Repeat
-from evidence.rules import BEST_ROPE, RULES, Verdict, corrected
 from evidence.runs import required_runs
 from evidence.study import ROOT, Claim, find_studies, read_study
 from keysift.models.architecture import MultiscreenArch, TransformerArch

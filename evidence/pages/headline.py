@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from evidence.groups import SeedGroup, find_best, group_by_seed
+from evidence.claims.groups import SeedGroup, find_best, group_by_seed
 from evidence.records import read_records
 from evidence.study import POSITIONS, ROOT
 from keysift.core.config import load

@@ -5,9 +5,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scipy import stats
+
 from evidence.records import RunRecord
 from keysift.core.config import config
 from keysift.core.statistics import Sample
+from keysift.data.options import options
+
+RECALL_VALUES = 16  # default of keysift.data.tasks.recall.Recall, which imports torch
 
 
 @config
@@ -77,6 +82,29 @@ class SeedGroup:
         samples = [losses for setting in scaled if (losses := self.loss_at(context, setting)) is not None]
         return min(samples, key=lambda losses: losses.mean, default=None)
 
+    def context_gain_at(self, length: int, setting: str) -> SeedSample | None:
+        """Loss with the context cut to the training length minus loss with all of it, at a multiple of that length."""
+        return by_seed((record.seed, record.context_gain_at(length, setting)) for record in self.records)
+
+    def tokens_until(self, accuracy: float) -> SeedSample | None:
+        """Training tokens until the validation accuracy; those of the whole run where it is never reached."""
+        measured = (record for record in self.records if "accuracy_by_step" in record.measures)
+        return by_seed((r.seed, r.tokens_until(accuracy) or r.tokens) for r in measured)
+
+    def never_reached(self, accuracy: float) -> int:
+        return sum(record.tokens_until(accuracy) is None for record in self.records)
+
+    @property
+    def accepted_at_random(self) -> float:
+        """Share of independent random keys that the initial acceptance of a Multiscreen accepts."""
+        settings = self.records[0].settings
+        return accepted_share(settings["acceptance_start"][0], settings["key_width"])
+
+
+def accepted_share(acceptance: float, key_width: int) -> float:
+    """Probability that the cosine of two random directions exceeds 1 - acceptance."""
+    return float(stats.beta.sf((2 - acceptance) / 2, (key_width - 1) / 2, (key_width - 1) / 2))
+
 
 def group_by_seed(records: Iterable[RunRecord]) -> list[SeedGroup]:
     groups: dict[tuple[str, float, int], list[RunRecord]] = {}
@@ -106,6 +134,15 @@ def _rank(group: SeedGroup) -> tuple[int, float]:
     return (0, math.inf) if losses is None else (-len(losses), losses.mean)
 
 
+def chance(settings: dict[str, Any]) -> float:
+    """Accuracy of guessing among the values of recall; 0 for a task whose answer has several tokens."""
+    name, _, rest = str(settings["data"]).partition(":")
+    return 1 / options(rest).get("values", RECALL_VALUES) if name == "recall" else 0.0
+
+
+_STARTS = {(0.98,): "open start"}
+
+
 def label(settings: dict[str, Any]) -> str:
     """Short name of a model, from the settings that tell models of a study apart."""
     if settings["arch"] == "transformer":
@@ -116,10 +153,15 @@ def label(settings: dict[str, Any]) -> str:
         parts += [] if position == "rope" else [position.replace("none", "NoPE").replace("alibi", "ALiBi")]
         parts += [] if window == "0" else [f"window {window}"]
         parts += [f"first {settings['kept']} kept"] if settings.get("kept") else []
-        return ", ".join([*parts, *(["QK norm"] if settings["qk_norm"] else [])])
+        parts += ["QK norm"] if settings["qk_norm"] else []
+        return ", ".join([*parts, *([] if settings.get("clip") is None or settings["clip"] else ["not clipped"])])
     start = tuple(settings["acceptance_start"])
     parts = ["Multiscreen"]
-    parts += [] if start == (0.5,) else ["open start"] if len(start) == 1 else ["spread start"]
+    parts += (
+        [] if start == (0.5,) else [_STARTS.get(start, f"start {start[0]:g}" if len(start) == 1 else "spread start")]
+    )
+    parts += [] if settings["key_width"] == 16 else [f"key width {settings['key_width']}"]
+    parts += ["clipped"] if settings.get("clip") else []
     parts += [] if settings["position"] == "mipe" else ["RoPE" if settings["position"] == "rope" else "no position"]
     parts += [] if settings["norm"] == "tanh" else ["no TanhNorm"]
     parts += [] if settings["gate"] else ["no gate"]

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from evidence.paired import Word
-from evidence.rules import Verdict, missing
+from evidence.claims.paired import Word
+from evidence.claims.verdict import Verdict, missing
 from evidence.study import Claim, Study
 from keysift.core.config import load
 from keysift.core.markdown import table_head, table_row

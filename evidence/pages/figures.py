@@ -1,13 +1,16 @@
 """Figures of the study pages, as SVG."""
 
+import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from evidence.groups import SeedGroup, best_groups
+from evidence.claims.groups import SeedGroup, best_groups, chance
+from evidence.claims.training_rules import RECALLED
 from evidence.study import POSITIONS, Figure
 from keysift.core.statistics import Sample
 from keysift.web.shared.chart import EMPTY, Axis, Line, chart, svg_file
 
+GAIN_RATIOS = (2, 4, 8, 16)  # multiples of the training length; at 1 there is nothing beyond it
 LENGTHS = (1, 2, 4, 8, 16, 32, 64)  # multiples of the training length
 
 
@@ -20,7 +23,8 @@ def draw(figure: Figure, groups: Sequence[SeedGroup]) -> str | None:
 def _accuracy_by_length(groups: Sequence[SeedGroup]) -> str:
     x = Axis("length, as a multiple of the training length", log=True, ticks=LENGTHS, format=lambda v: f"{v:g}x")
     lines = _lines(groups, "lengths", SeedGroup.accuracy_at, LENGTHS)
-    return chart("accuracy by length", lines, x=x, y=Axis("share of correct answers"))
+    level = (chance(groups[0].records[0].settings), "chance") if lines else None
+    return chart("accuracy by length", lines, x=x, y=Axis("share of correct answers", include=(0.0, 1.0)), level=level)
 
 
 def _loss_by_position(groups: Sequence[SeedGroup]) -> str:
@@ -64,9 +68,46 @@ def _loss_by_size(groups: Sequence[SeedGroup]) -> str:
     return chart("loss by parameters", lines, x=Axis("parameters", log=True), y=Axis("validation loss, nats"))
 
 
+def _loss_by_tokens(groups: Sequence[SeedGroup]) -> str:
+    """Mean validation loss over seeds during training."""
+    lines = []
+    for group in best_groups(groups):
+        tokens = int(group.records[0].settings["batch_tokens"])
+        curves = [{int(step): loss for step, loss in record.validations} for record in group.records if record.finished]
+        steps = sorted(set.intersection(*map(set, curves)))
+        points = [(step * tokens, statistics.mean(curve[step] for curve in curves)) for step in steps]
+        lines.append(Line(group.label, points))
+    x = Axis("training tokens", log=True)
+    return chart("validation loss by training tokens", lines, x=x, y=Axis("validation loss, nats"))
+
+
+def _context_gain(groups: Sequence[SeedGroup]) -> str:
+    x = Axis("length, as a multiple of the training length", log=True, ticks=GAIN_RATIOS, format=lambda v: f"{v:g}x")
+    lines = _lines(groups, "context_gain", SeedGroup.context_gain_at, GAIN_RATIOS)
+    y = Axis("gain from the context beyond the training length, nats")
+    level = (0.0, "as good as a cut context") if lines else None
+    return chart("gain from the context", lines, x=x, y=y, level=level)
+
+
+def _tokens_by_width(groups: Sequence[SeedGroup]) -> str:
+    """Tokens until RECALLED, by key width, one line per initial acceptance."""
+    lines: dict[float, list[tuple[float, float]]] = {}
+    for group in best_groups(groups):
+        tokens, settings = group.tokens_until(RECALLED), group.records[0].settings
+        if tokens is not None:
+            point = float(settings["key_width"]), tokens.mean
+            lines.setdefault(settings["acceptance_start"][0], []).append(point)
+    drawn = [Line(f"initial acceptance {start:g}", sorted(points)) for start, points in sorted(lines.items())]
+    x = Axis("key width", log=True, ticks=(8, 16, 32, 64))
+    return chart("tokens by key width", drawn, x=x, y=Axis(f"tokens until {RECALLED:.0%} recall", include=(0.0,)))
+
+
 _DRAW: dict[Figure, Callable[[Sequence[SeedGroup]], str]] = {
     "accuracy_by_length": _accuracy_by_length,
+    "context_gain": _context_gain,
     "loss_by_position": _loss_by_position,
     "loss_by_rate": _loss_by_rate,
     "loss_by_size": _loss_by_size,
+    "loss_by_tokens": _loss_by_tokens,
+    "tokens_by_width": _tokens_by_width,
 }

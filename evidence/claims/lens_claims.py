@@ -1,6 +1,6 @@
 """Check published claims about normalized attention against a lens record, as a Markdown table.
 
-    python -m evidence.lens_claims RECORD.json
+    python -m evidence.claims.lens_claims RECORD.json
 
 The claims are from arXiv:2508.17821 (GPT-2, 1,024 tokens) and arXiv:2410.01104. A verdict applies to this model and
 these texts only. No torch.

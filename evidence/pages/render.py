@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from evidence import headline
-from evidence.figures import draw
-from evidence.groups import group_by_seed
-from evidence.latency import STATEMENT, faster_at_longest, latency_tables, read_benchmark
+from evidence.claims.groups import group_by_seed
+from evidence.claims.latency import STATEMENT, faster_at_longest, latency_tables, read_benchmark
+from evidence.claims.rules import RULES, corrected
+from evidence.claims.verdict import Verdict
+from evidence.pages import headline
+from evidence.pages.figures import draw
+from evidence.pages.tables import measurement_tables
 from evidence.records import RunRecord, read_records
 from evidence.repeats import Repeat
-from evidence.rules import RULES, Verdict, corrected
 from evidence.study import ROOT, Study, find_studies
-from evidence.tables import measurement_tables
 from keysift.core.markdown import table_head, table_row
 
 INTRODUCTION = """# What we found

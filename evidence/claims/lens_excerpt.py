@@ -1,6 +1,6 @@
 """Excerpt of lens records, with the numbers that claims and comparisons need.
 
-    python -m evidence.lens_excerpt RECORD.json ... > SMALLER.json
+    python -m evidence.claims.lens_excerpt RECORD.json ... > SMALLER.json
 
 A whole record of 270 heads has several megabytes. One input record gives one record; several, or the list that
 `keysift compare --json` prints, give a list. No torch.

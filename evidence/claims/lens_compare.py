@@ -1,4 +1,4 @@
-"""Table that compares models by their lens records: python -m evidence.lens_compare RECORDS.json
+"""Table that compares models by their lens records: python -m evidence.claims.lens_compare RECORDS.json
 
 RECORDS.json holds the list that `keysift compare --json` prints. No torch.
 """

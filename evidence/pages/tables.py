@@ -1,11 +1,13 @@
 """Tables of the study pages, as lines of Markdown."""
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from evidence.figures import LENGTHS
-from evidence.groups import SeedGroup, best_groups
+from evidence.claims.groups import SeedGroup, best_groups
+from evidence.claims.training_rules import MOST_EXCESS, RECALLED, sensitivity
+from evidence.pages.figures import GAIN_RATIOS, LENGTHS
 from evidence.study import POSITIONS, Study
 from keysift.core.markdown import table_head, table_row
 from keysift.core.statistics import Sample, power_law_exponent
@@ -20,10 +22,13 @@ MATRIX = "q_proj"  # every model has this projection; Multiscreen and QK norm no
 
 def measurement_tables(study: Study, groups: Sequence[SeedGroup]) -> list[str]:
     """The tables of the study's figure, then one row per model and rate."""
-    by_figure = {
+    by_figure: dict[str | None, Callable[[Sequence[SeedGroup]], list[str]]] = {
         "accuracy_by_length": _accuracy_by_length,
         "loss_by_position": _loss_by_position,
-        "loss_by_rate": _update_angles,
+        "loss_by_rate": lambda groups: [*_sensitivity(groups), *_update_angles(groups)],
+        "context_gain": lambda groups: [*_context_gain(groups), *_windows(groups)],
+        "tokens_by_width": _tokens_by_width,
+        "loss_by_tokens": lambda groups: [*_loss_by_tokens(groups), *_windows(groups)],
     }
     lines = by_figure[study.page.figure](groups) if study.page.figure in by_figure else []
     lines += ["Every learning rate, mean and standard deviation over seeds:", ""]
@@ -63,6 +68,79 @@ def _loss_by_position(groups: Sequence[SeedGroup]) -> list[str]:
     for group in best_groups(groups):
         lines += _rows_by_setting(group, "positions", group.loss_at, POSITIONS, "{:.3f}")
     return [*lines, ""]
+
+
+def _context_gain(groups: Sequence[SeedGroup]) -> list[str]:
+    caption = (
+        "Loss of the same held-out tokens with the context cut to the training length, minus the loss with all of the "
+        "context, in nats. Positive: the model uses what lies beyond its training length. Negative: it is harmed by "
+        "it. Mean and standard deviation over seeds, by length"
+    )
+    lines = [f"{BEST}. {caption}:", ""]
+    lines += table_head("model", "setting", "parameters", "rate", "seeds", *(f"{ratio}x" for ratio in GAIN_RATIOS))
+    for group in best_groups(groups):
+        lines += _rows_by_setting(group, "context_gain", group.context_gain_at, GAIN_RATIOS, "{:+.3f}")
+    return [*lines, ""]
+
+
+def _tokens_by_width(groups: Sequence[SeedGroup]) -> list[str]:
+    lines = [
+        f"{BEST}. Share of random keys that the initial acceptance accepts, and training tokens until {RECALLED:.0%} "
+        "of the validation rows are answered (mean and standard deviation over seeds, in millions; runs that end below "
+        "count with all their tokens):",
+        "",
+        *table_head("model", "parameters", "rate", "seeds", "accepted at random", "tokens, millions", "ended below"),
+    ]
+    for group in best_groups(groups):
+        tokens = group.tokens_until(RECALLED)
+        if tokens is not None:
+            millions = Sample(values=tuple(value / 1e6 for value in tokens.values))
+            cells = f"{group.accepted_at_random:.1e}", _cell(millions, "{:.2f}"), str(group.never_reached(RECALLED))
+            lines.append(table_row(group.label, *_sizes(group), *cells))
+    return [*lines, ""]
+
+
+def _loss_by_tokens(groups: Sequence[SeedGroup]) -> list[str]:
+    """Validation losses during training, one column per checkpoint."""
+    best = [group for group in best_groups(groups) if group.records[0].validations]
+    steps = [int(step) for step, _ in best[0].records[0].validations] if best else []
+    if len(steps) < 2:
+        return []
+    lines = [f"{BEST}. Validation loss after millions of tokens, mean over seeds:", ""]
+    millions = [f"{step * int(best[0].records[0].settings['batch_tokens']) / 1e6:.2g}" for step in steps]
+    lines += table_head("model", *millions)
+    for group in best:
+        curves = [{int(step): loss for step, loss in record.validations} for record in group.records if record.finished]
+        means = [statistics.mean(curve[step] for curve in curves if step in curve) for step in steps]
+        lines.append(table_row(group.label, *(f"{mean:.4f}" for mean in means)))
+    return [*lines, ""]
+
+
+def _sensitivity(groups: Sequence[SeedGroup]) -> list[str]:
+    """Sensitivity to the learning rate, and the first rate whose loss is above the entropy of single tokens."""
+    entropies = [point["nats"] for group in groups for r in group.records for point in r.measures.get("unigram", [])]
+    if not entropies:
+        return []
+    lines = [
+        f"Sensitivity: mean over rates of the final loss above that of the best rate, at most log 256 each. A model "
+        f"that only counts bytes has a loss of {entropies[0]:.3f} nats; the last column is the first rate above the "
+        f"best one whose mean loss exceeds it:",
+        "",
+        *table_head("model", "sensitivity, nats", "best rate", "fails from"),
+    ]
+    for name in dict.fromkeys(group.label for group in groups):
+        own = sorted((group for group in groups if group.label == name), key=lambda group: group.rate)
+        value = sensitivity(own)
+        losses = {group.rate: statistics.mean(_loss_or_cap(r.val_loss) for r in group.records) for group in own}
+        best = min(losses, key=losses.__getitem__)
+        fails = next((f"{rate:g}" for rate, loss in losses.items() if rate > best and loss > entropies[0]), "none")
+        lines.append(table_row(name, _cell(value, "{:.3f}"), f"{best:g}", fails))
+    return [*lines, ""]
+
+
+def _loss_or_cap(loss: float | None) -> float:
+    """A non-finite loss counts as MOST_EXCESS, the loss of guessing among 256 bytes."""
+    return MOST_EXCESS if loss is None or not math.isfinite(loss) else loss
 
 
 def _rows_by_setting(

@@ -1,0 +1,1 @@
+"""Claims and the rules that decide them."""
