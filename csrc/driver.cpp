@@ -203,16 +203,20 @@ struct DecodeCase {
   int32_t dtype, attention;
   bool options;
   int64_t steps, threads;
+  // Exact search: a keysift_search, the slots of every ring, the tokens that are in the cache at first.
+  int32_t search = KEYSIFT_SEARCH_AUTO;
+  int64_t ring_slots = 0, filled = 0;
+  float window = 9.5f, acceptance = 0.95f;
 };
 
-// Tokens decoded from an empty cache. The rings of screening are shorter than the text.
+// Tokens decoded after those in the cache. The rings of screening are shorter than the text.
 void run_decode(const DecodeCase& c) {
   std::mt19937 random(7);
   std::vector<std::vector<unsigned char>> kept;
   kept.reserve(64);
   const auto matrix = [&](int64_t rows, int64_t columns) { return weights(&kept, rows * columns, c.dtype, &random); };
   const int64_t vocabulary = 21, hidden = c.options ? 13 : 0, queries = c.heads * c.key_width, outputs = c.heads * c.value_width;
-  const std::vector<float> window(static_cast<size_t>(c.heads), 9.5f), acceptance(static_cast<size_t>(c.heads), 0.95f);
+  const std::vector<float> window(static_cast<size_t>(c.heads), c.window), acceptance(static_cast<size_t>(c.heads), c.acceptance);
   const std::vector<double> frequencies(static_cast<size_t>(c.key_width / 2), 0.1);
   keysift_decode_layer layer{};
   layer.heads = c.heads;
@@ -220,7 +224,8 @@ void run_decode(const DecodeCase& c) {
   layer.key_width = c.key_width;
   layer.value_width = c.value_width;
   layer.hidden_width = hidden;
-  layer.layer_window = c.options ? 7 : 0;
+  layer.layer_window = c.options && c.ring_slots == 0 ? 7 : 0;
+  layer.search = c.search;
   layer.attention = c.attention;
   layer.q = matrix(queries, c.width);
   layer.k = matrix(c.kv_heads * c.key_width, c.width);
@@ -254,7 +259,7 @@ void run_decode(const DecodeCase& c) {
   std::vector<int64_t> ring;
   int64_t slots = 0, blocks = 0;
   for (int64_t g = 0; g < c.kv_heads; ++g) {
-    const int64_t capacity = c.attention == KEYSIFT_SCREENING ? 10 + g : c.steps;
+    const int64_t capacity = c.ring_slots > 0 ? c.ring_slots : c.attention == KEYSIFT_SCREENING ? 10 + g : c.steps;
     ring.insert(ring.end(), {slots, capacity});
     slots += capacity;
     blocks += (capacity + KEYSIFT_PREPARED_KEYS - 1) / KEYSIFT_PREPARED_KEYS;
@@ -262,18 +267,32 @@ void run_decode(const DecodeCase& c) {
   Buffer k(c.batch, 1, slots, c.key_width, c.dtype), v(c.batch, 1, slots, c.value_width, c.dtype);
   std::vector<float> prepared(static_cast<size_t>(c.batch * blocks * (c.key_width + 1) * KEYSIFT_PREPARED_KEYS));
   std::vector<int64_t> counts(static_cast<size_t>(c.batch), 0), tokens(counts), lengths(counts), positions(counts);
-  keysift_decode_cache cache{k.bytes.data(), v.bytes.data(), ring.data(), slots, prepared.data(), blocks, counts.data(), nullptr, 0, nullptr, 1};
+  if (c.filled > 0) {
+    fill(&k, c.dtype, &random, 0.0f);
+    fill(&v, c.dtype, &random, 0.0f);
+  }
+  const int64_t row_bytes = keysift_search_bytes(&layer, ring.data());
+  const int64_t search_bytes = (row_bytes + 63) / 64 * 64;
+  std::vector<unsigned char> search(static_cast<size_t>(c.batch * search_bytes));
+  std::vector<int64_t> states(static_cast<size_t>(c.batch * c.kv_heads * KEYSIFT_SEARCH_STATE));
+  keysift_decode_cache cache{k.bytes.data(), v.bytes.data(), ring.data(), slots, prepared.data(), blocks, counts.data(),
+                             row_bytes > 0 ? search.data() : nullptr, search_bytes, row_bytes > 0 ? states.data() : nullptr, 1};
   Buffer logits(1, 1, c.batch, vocabulary, c.dtype);
   for (int64_t t = 0; t < c.steps; ++t) {
+    // Exact search meets one crop, of more tokens than moments leave out.
+    const int64_t length = c.filled + t - (c.filled > 0 && t > c.steps / 2 ? 300 : 0);
     for (size_t b = 0; b < tokens.size(); ++b) {
       tokens[b] = (t + static_cast<int64_t>(b)) % vocabulary;
-      lengths[b] = t;
-      positions[b] = 1000000 + t;
+      lengths[b] = length;
+      positions[b] = 1000000 + length;
     }
     expect(keysift_decode(&model, &cache, c.batch, tokens.data(), lengths.data(), positions.data(), c.threads, logits.bytes.data()),
            "decode");
   }
   if (cache.finite != 1) expect(KEYSIFT_BAD_ARGUMENT, "decode stored a value that is not finite");
+  // Without refused keys that were never read, sketches and groups would not have been tested.
+  const bool refuses = c.search == KEYSIFT_SEARCH_SKETCH || c.search == KEYSIFT_SEARCH_GROUPS;
+  if (refuses && c.acceptance < 0.5f && states[1] >= states[0]) expect(KEYSIFT_BAD_ARGUMENT, "search read every key");
 }
 
 int run_decodes() {
@@ -293,6 +312,25 @@ int run_decodes() {
   }
   run_decode({1, 1, 1, 8, 8, 8, KEYSIFT_F32, KEYSIFT_SOFTMAX, false, 1030, 2});
   return count + 1;
+}
+
+// Exact search in rings with less than one epoch of slots, and with one and a part. The second is full and overwrites its keys.
+int run_searches() {
+  int count = 0;
+  for (int32_t search = KEYSIFT_SEARCH_AUTO; search <= KEYSIFT_SEARCH_MOMENTS; ++search) {
+    for (int32_t dtype : {KEYSIFT_F32, KEYSIFT_BF16, KEYSIFT_F16}) {
+      for (float window : {3000.0f, INFINITY}) {
+        for (float acceptance : {0.3f, 1.0f}) {
+          for (int64_t threads : {1, 3}) {
+            run_decode({1, 2, 2, 7, 9, 16, dtype, KEYSIFT_SCREENING, false, 12, threads, search, 4101, 4000, window, acceptance});
+            run_decode({2, 1, 1, 16, 24, 16, dtype, KEYSIFT_SCREENING, true, 12, threads, search, 17003, 34000, window, acceptance});
+            count += 2;
+          }
+        }
+      }
+    }
+  }
+  return count;
 }
 
 }  // namespace
@@ -336,6 +374,6 @@ int main() {
     }
   }
   run({1, 1, 1, 70, 70, 1, 1, KEYSIFT_F32, KEYSIFT_NO_ROTATION | KEYSIFT_NO_TANH, 30.0f, 0.9f, false});
-  count += run_decodes();
+  count += run_decodes() + run_searches();
   std::printf("%s: %d cases\n", keysift_isa(), count + 1);
 }
