@@ -6,47 +6,15 @@
 #include <vector>
 
 #include "failure.h"
-#include "isa.h"
 #include "parallel.h"
 #include "plan.h"
-#include "segments.h"
+#include "problem.h"
 
 namespace keysift {
 namespace {
 
-// Minimum number of backward tasks, also with fewer heads. Fixed, so that sums do not depend on the number of threads.
-constexpr int64_t kTargetTasks = 16;
-constexpr int64_t kSerialPairs = 1 << 14;
-
-int check(const keysift_sticks_problem* p) {
-  if (!p) return fail(KEYSIFT_BAD_ARGUMENT, "problem is NULL");
-  for (int64_t size : {p->heads, p->key_width, p->value_width}) {
-    if (size < 1) return fail(KEYSIFT_BAD_ARGUMENT, "heads, key_width and value_width must be at least 1");
-  }
-  for (int64_t size : {p->batch, p->queries, p->keys, p->window}) {
-    if (size < 0 || size > kMaxPosition) {
-      return fail(KEYSIFT_BAD_ARGUMENT, "batch, queries, keys and window must be at least 0");
-    }
-  }
-  const int segments = check_segments(p->segments, p->segment_count, p->offset, p->batch, p->queries, p->keys);
-  if (segments != KEYSIFT_OK) return segments;
-  const bool rows = p->batch > 0;
-  if ((rows && p->queries > 0 && !p->q.data) || (rows && p->keys > 0 && (!p->k.data || !p->v.data))) {
-    return fail(KEYSIFT_BAD_ARGUMENT, "q, k and v must not be NULL");
-  }
-  return check_isa();
-}
-
-int64_t threads_for(const keysift_sticks_problem& p) {
-  return p.batch * p.heads * p.queries * std::min<int64_t>(p.keys, kSerialPairs) < kSerialPairs ? 1 : thread_count();
-}
-
-std::vector<keysift_segment> segments_of(const keysift_sticks_problem& p) {
-  return list_segments(p.segments, p.segment_count, p.offset, p.batch, p.queries, p.keys);
-}
-
 int forward(const keysift_sticks_problem* problem, const keysift_view* out, double* log_rest, int64_t* first_key) {
-  const int status = check(problem);
+  const int status = check_problem(problem);
   if (status != KEYSIFT_OK) return status;
   const keysift_sticks_problem& p = *problem;
   if (p.batch == 0 || p.queries == 0) return KEYSIFT_OK;
@@ -56,19 +24,10 @@ int forward(const keysift_sticks_problem* problem, const keysift_view* out, doub
   const StickKernels& kernels = keysift::kernels().sticks;
   const StickPlan plan{p, *out, log_rest, first_key, {}, nullptr, {}};
   const std::vector<keysift_segment> segments = segments_of(p);
-  struct Block {
-    const keysift_segment* segment;
-    int64_t first;
-  };
-  std::vector<Block> blocks;
-  for (const keysift_segment& segment : segments) {
-    for (int64_t first = 0; first < segment.queries; first += kBlock) blocks.push_back({&segment, first});
-  }
-  // The last queries see the most keys; they go first, so that the cheapest tasks run at the end.
-  std::stable_sort(blocks.begin(), blocks.end(), [](const Block& x, const Block& y) { return x.first > y.first; });
+  const std::vector<QueryBlock> blocks = query_blocks(segments, kBlock);
   const int64_t count = static_cast<int64_t>(blocks.size()) * p.heads;
   const int run = run_tasks(count, threads_for(p), kernels.scratch(plan), [&](int64_t task, char* scratch) {
-    const Block& block = blocks[static_cast<size_t>(task / p.heads)];
+    const QueryBlock& block = blocks[static_cast<size_t>(task / p.heads)];
     kernels.forward(plan, *block.segment, task % p.heads, block.first, scratch);
   });
   return run == KEYSIFT_OK ? run : fail_run(run);
@@ -96,7 +55,7 @@ void add_sums(const HeadSums& head, const keysift_view& to, int64_t width, int64
 
 int backward(const keysift_sticks_problem* problem, const double* log_rest, const int64_t* first_key, const keysift_view* dout,
              const float* drest, const keysift_sticks_gradients* gradients) {
-  const int status = check(problem);
+  const int status = check_problem(problem);
   if (status != KEYSIFT_OK) return status;
   const keysift_sticks_problem& p = *problem;
   if (p.batch == 0 || p.queries == 0 || p.keys == 0) return KEYSIFT_OK;

@@ -7,45 +7,19 @@
 #include <vector>
 
 #include "failure.h"
-#include "isa.h"
 #include "parallel.h"
-#include "segments.h"
 #include "plan.h"
+#include "problem.h"
 
 namespace keysift {
 namespace {
 
-// Minimum number of backward tasks, also with fewer heads. Fixed, so that sums do not depend on the number of threads.
-constexpr int64_t kTargetTasks = 16;
-constexpr int64_t kSerialPairs = 1 << 14;
-
 int check(const keysift_sums_problem* p) {
-  if (!p) return fail(KEYSIFT_BAD_ARGUMENT, "problem is NULL");
-  for (int64_t size : {p->heads, p->key_width, p->value_width}) {
-    if (size < 1) return fail(KEYSIFT_BAD_ARGUMENT, "heads, key_width and value_width must be at least 1");
-  }
-  for (int64_t size : {p->batch, p->queries, p->keys, p->window}) {
-    if (size < 0 || size > kMaxPosition) {
-      return fail(KEYSIFT_BAD_ARGUMENT, "batch, queries, keys and window must be at least 0");
-    }
-  }
+  const int status = check_problem(p);
+  if (status != KEYSIFT_OK) return status;
   if (p->kind < KEYSIFT_RELU || p->kind > KEYSIFT_RECTIFIED) return fail(KEYSIFT_BAD_ARGUMENT, "kind %d is unknown", p->kind);
   if (p->kind == KEYSIFT_RECTIFIED && !p->shift && p->queries > 0) return fail(KEYSIFT_BAD_ARGUMENT, "levels must not be NULL");
-  const int segments = check_segments(p->segments, p->segment_count, p->offset, p->batch, p->queries, p->keys);
-  if (segments != KEYSIFT_OK) return segments;
-  const bool rows = p->batch > 0;
-  if ((rows && p->queries > 0 && !p->q.data) || (rows && p->keys > 0 && (!p->k.data || !p->v.data))) {
-    return fail(KEYSIFT_BAD_ARGUMENT, "q, k and v must not be NULL");
-  }
-  return check_isa();
-}
-
-std::vector<keysift_segment> segments_of(const keysift_sums_problem& p) {
-  return list_segments(p.segments, p.segment_count, p.offset, p.batch, p.queries, p.keys);
-}
-
-int64_t threads_for(const keysift_sums_problem& p) {
-  return p.batch * p.heads * p.queries * std::min<int64_t>(p.keys, kSerialPairs) < kSerialPairs ? 1 : thread_count();
+  return KEYSIFT_OK;
 }
 
 int forward(const keysift_sums_problem* problem, const keysift_view* out, const keysift_view* kept, float* log) {
@@ -57,19 +31,10 @@ int forward(const keysift_sums_problem* problem, const keysift_view* out, const 
   const SumsKernels kernels = keysift::kernels().sums(p.kind);
   const SumsPlan plan{p, *out, kept ? *kept : keysift_view{}, log, {}, {}};
   const std::vector<keysift_segment> segments = segments_of(p);
-  struct Chunk {
-    const keysift_segment* segment;
-    int64_t first;
-  };
-  std::vector<Chunk> chunks;
-  for (const keysift_segment& segment : segments) {
-    for (int64_t first = 0; first < segment.queries; first += kSumChunk) chunks.push_back({&segment, first});
-  }
-  // The last queries see the most keys; they go first, so that the cheapest tasks run at the end.
-  std::stable_sort(chunks.begin(), chunks.end(), [](const Chunk& x, const Chunk& y) { return x.first > y.first; });
+  const std::vector<QueryBlock> chunks = query_blocks(segments, kSumChunk);
   const int64_t count = static_cast<int64_t>(chunks.size()) * p.heads;
   const int run = run_tasks(count, threads_for(p), kernels.forward_scratch(plan), [&](int64_t task, char* scratch) {
-    const Chunk& chunk = chunks[static_cast<size_t>(task / p.heads)];
+    const QueryBlock& chunk = chunks[static_cast<size_t>(task / p.heads)];
     kernels.forward(plan, *chunk.segment, task % p.heads, chunk.first, scratch);
   });
   return run == KEYSIFT_OK ? run : fail_run(run);

@@ -26,7 +26,7 @@ from keysift.kernels.cpu.library import View
 from keysift.kernels.cpu.sums import RECTIFIED, Inputs, backward_pass, problem_of
 from keysift.kernels.eager import dense
 from keysift.kernels.schema import schema
-from keysift.kernels.transforms import no_double_backward
+from keysift.kernels.transforms import no_double_backward, through_operator
 from keysift.mechanisms import minus_constant
 from keysift.mechanisms.rules import Rectified, Rule, visible_count
 
@@ -51,9 +51,7 @@ def run(call: Call) -> tuple[Tensor, None]:
     level = apply(rule.softmax.level, count).expand(*q.shape[:3], 1)[..., 0].contiguous()
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     inputs = Inputs(q, k, v, level, *operators.reach(call), RECTIFIED, call.scale, 0.0)
-    needs_grad = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, level))
-    as_operator = needs_grad or torch.compiler.is_compiling()
-    out: Tensor = _rectified(*inputs)[0] if as_operator else _forward(inputs, with_gradients=False)[0]
+    out: Tensor = _rectified(*inputs)[0] if through_operator(inputs) else _forward(inputs, with_gradients=False)[0]
     if rule.softmax.gain is not None:
         out = apply(rule.softmax.gain) * out
     return dense.finish(call, out, scalars).to(call.v.dtype), None

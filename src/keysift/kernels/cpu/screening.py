@@ -22,7 +22,7 @@ from keysift.kernels.positions import Positions
 from keysift.kernels.ring_buffers import RingBuffers
 from keysift.kernels.scalars import AlignedScalars, Scalars
 from keysift.kernels.schema import schema
-from keysift.kernels.transforms import can_inspect_values, in_forward_mode, no_double_backward
+from keysift.kernels.transforms import can_inspect_values, in_forward_mode, no_double_backward, through_operator
 from keysift.mechanisms import screening
 from keysift.mechanisms.spec import Mechanism
 
@@ -64,8 +64,7 @@ _INPUTS = schema(Inputs)
 
 def run(call: Call) -> tuple[Tensor, None]:
     inputs = make_inputs(call.mechanism, (call.q, call.k, call.v), call.scalars, call.positions, finite=call.finite)
-    needs_grad = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs)
-    if needs_grad or torch.compiler.is_compiling():
+    if through_operator(inputs):
         return screening_operator(*inputs)[0], None
     return _forward(inputs, for_backward=False)[0], None
 

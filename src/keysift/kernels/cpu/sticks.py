@@ -20,7 +20,7 @@ from keysift.kernels.cpu.library import SticksGradients, SticksProblem, View
 from keysift.kernels.eager import dense
 from keysift.kernels.regions import own_keys, visible_counts
 from keysift.kernels.schema import schema
-from keysift.kernels.transforms import no_double_backward
+from keysift.kernels.transforms import no_double_backward, through_operator
 from keysift.mechanisms import stick_breaking
 from keysift.mechanisms.rules import StickBreaking
 
@@ -59,9 +59,7 @@ def run(call: Call) -> tuple[Tensor, None]:
         segments, offset, window = _without_own_key(segments, offset, window, q.shape[2])
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     inputs = Inputs(q, k, v, segments, offset, window, call.scale)
-    needs_grad = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
-    as_operator = needs_grad or torch.compiler.is_compiling()
-    out, rest, *_ = _sticks(*inputs) if as_operator else _forward(inputs)
+    out, rest, *_ = _sticks(*inputs) if through_operator(inputs) else _forward(inputs)
     if own is not None:
         key_B1T, seen_B1T = own
         values = v.take_along_dim(key_B1T[..., None], dim=2)

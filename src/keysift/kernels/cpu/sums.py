@@ -24,7 +24,7 @@ from keysift.kernels.cpu import library, operators
 from keysift.kernels.cpu.library import SumsGradients, SumsProblem, View
 from keysift.kernels.eager import dense
 from keysift.kernels.schema import schema
-from keysift.kernels.transforms import no_double_backward
+from keysift.kernels.transforms import no_double_backward, through_operator
 from keysift.mechanisms import relu_exp, relu_power, sigmoid, threshold
 from keysift.mechanisms.rules import Counted, Rule, visible_count
 
@@ -114,9 +114,7 @@ def run_with(call: Call, prepared: Prepared, forward: Callable[[Inputs], Tensor]
     segments, offset, window = operators.reach(call)
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     inputs = Inputs(q, k, v, shift, segments, offset, window, kind.code, call.scale, kind.eps)
-    needs_grad = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, shift))
-    as_operator = needs_grad or torch.compiler.is_compiling()
-    out: Tensor = sums_operator(*inputs)[0] if as_operator else forward(inputs)
+    out: Tensor = sums_operator(*inputs)[0] if through_operator(inputs) else forward(inputs)
     if maps > 1:
         out = _difference(call, out, scalars)
     if kind.divisor is not None:

@@ -24,7 +24,7 @@ from keysift.kernels.cpu import library, operators
 from keysift.kernels.cpu.library import ThresholdRows
 from keysift.kernels.eager import dense
 from keysift.kernels.schema import schema
-from keysift.kernels.transforms import no_double_backward
+from keysift.kernels.transforms import no_double_backward, through_operator
 from keysift.mechanisms.rules import Threshold, visible_count
 from keysift.mechanisms.spec import Per
 
@@ -71,8 +71,7 @@ def run(call: Call) -> tuple[Tensor, None]:
     if rule.factor is not None:
         q = q * apply(rule.factor, visible_count(regions.visible_counts(call), q))
     inputs = Inputs(q, k, v, orders, *operators.reach(call), call.scale)
-    needs_grad = torch.is_grad_enabled() and any(x.requires_grad for x in inputs[:4])
-    out: Tensor = _thresholds(*inputs) if needs_grad or torch.compiler.is_compiling() else _forward(inputs)
+    out: Tensor = _thresholds(*inputs) if through_operator(inputs) else _forward(inputs)
     return dense.finish(call, out, scalars).to(call.v.dtype), None
 
 

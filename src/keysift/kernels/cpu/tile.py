@@ -17,7 +17,7 @@ from keysift.kernels.cpu.library import Gate, GateGradients, Gradients, Problem,
 from keysift.kernels.positions import Positions
 from keysift.kernels.schema import schema
 from keysift.kernels.tile_call import TileCall
-from keysift.kernels.transforms import in_forward_mode, in_function_transform, no_double_backward
+from keysift.kernels.transforms import in_forward_mode, in_function_transform, no_double_backward, through_operator
 from keysift.mechanisms.spec import Mechanism
 
 
@@ -85,8 +85,7 @@ def run(call: TileCall) -> Tensor:
         *(call.positions.segments, call.positions.offset, call.key_width, call.gated, flags),
         screening.window_threshold(call.mechanism),
     )
-    needs_grad = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs)
-    if needs_grad or torch.compiler.is_compiling():
+    if through_operator(inputs):
         assert past == 0, "declined"
         out: Tensor = _tile(*inputs)[0]
         return out

@@ -21,7 +21,7 @@ from torch import Tensor
 from keysift.kernels.eager import softmax_operators
 from keysift.kernels.regions import Band, Region, own_keys, regions_of_segment
 from keysift.kernels.schema import schema
-from keysift.kernels.transforms import no_double_backward
+from keysift.kernels.transforms import no_double_backward, through_operator
 
 BLOCKS = (4096, 2048, 1024, 512, 256, 128, 64)  # queries of a block; the longest with little decay
 DECAY = 8.0  # within half a block: fp32 then holds scores to 1e-6
@@ -47,8 +47,7 @@ _INPUTS = schema(Inputs)
 
 def attention(x: Inputs) -> Tensor:
     """The output, B H T V. A row with no visible keys gets zeros."""
-    needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in x[:4])
-    if needs_grad or torch.compiler.is_compiling():
+    if through_operator(x):
         out: Tensor = _forgetting(*x)[0]
         return out
     if x.q.shape[2] == 1 and x.segments is None and x.offset == x.k.shape[2] - 1 and not x.window:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from keysift.kernels.regions import Region, WindowMask, covering_region, disjoint, regions
 from keysift.kernels.schema import schema
-from keysift.kernels.transforms import no_double_backward
+from keysift.kernels.transforms import no_double_backward, through_operator
 
 # Not part of torch's public API, so a version may lack them.
 _forward_op = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
@@ -64,10 +64,7 @@ _INPUTS = schema(Inputs)
 
 
 def attention(x: Inputs) -> Tensor:
-    needs_grad = torch.is_grad_enabled() and any(
-        t is not None and t.requires_grad for t in (x.q, x.k, x.v, x.sink, x.rest, x.factor)
-    )
-    if needs_grad or torch.compiler.is_compiling():
+    if through_operator(x):
         out: Tensor = _softmax_attention(*x)[0]
         return out
     return _forward(x)[0]

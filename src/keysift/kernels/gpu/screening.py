@@ -16,6 +16,7 @@ from keysift.kernels.cpu import library
 from keysift.kernels.cpu import screening as operator
 from keysift.kernels.cpu.screening import Inputs
 from keysift.kernels.gpu import availability
+from keysift.kernels.transforms import through_operator
 
 
 def declines(call: Call, return_weights: bool) -> str | None:
@@ -26,8 +27,7 @@ def declines(call: Call, return_weights: bool) -> str | None:
 def run(call: Call) -> tuple[Tensor, None]:
     qkv = (call.q, call.k, call.v)
     inputs = operator.make_inputs(call.mechanism, qkv, call.scalars, call.positions, finite=call.finite)
-    needs_grad = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs)
-    if needs_grad or torch.compiler.is_compiling():
+    if through_operator(inputs):
         u: Tensor = operator.screening_operator(*inputs)[0]
         return u, None
     return forward(inputs, for_backward=False)[0], None
