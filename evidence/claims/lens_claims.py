@@ -40,6 +40,11 @@ def claims(record: Record) -> list[Row]:
     ]
 
 
+def settled(record: Record) -> list[Row]:
+    """The claims that one model can settle: dispersion, separability, and the growth and bound of gradients."""
+    return [_dispersion(record), _separability(record), _gradient(record), _published_bound(record)]
+
+
 def _verdict(holds: bool) -> str:
     return "holds" if holds else "does not hold"
 

@@ -7,7 +7,7 @@ from evidence.claims.groups import group_by_seed
 from evidence.claims.latency import STATEMENT, faster_at_longest, latency_tables, read_benchmark
 from evidence.claims.rules import RULES, corrected
 from evidence.claims.verdict import Verdict
-from evidence.pages import headline
+from evidence.pages import forest, headline, settled
 from evidence.pages.figures import draw
 from evidence.pages.tables import measurement_tables
 from evidence.records import RunRecord, read_records
@@ -27,9 +27,11 @@ Models of a study share their data order seed by seed, so every test is paired.
 
 A positive effect supports the claim. Intervals are 95% intervals over seeds; for times they are quartiles over rounds.
 n is the number of seeds that both models have. Primary claims are corrected for their number by Holm's method. All
-other claims are exploratory: each is tested at the 5% level, so expect one in twenty to pass by chance.
+other claims are exploratory: each is tested at the 5% level, so expect one in twenty to pass by chance. The figure
+shows every primary claim, and the first claim of every other study, that has records.
 """
 
+FOREST = "forest.svg"
 AFTER_TABLE = """
 Pages about pretrained models: [published claims about attention](lens/README.md),
 [a Transformer and a Multiscreen side by side](lens-side-by-side/README.md) and
@@ -54,7 +56,10 @@ def render(root: Path = ROOT) -> dict[str, str]:
     """Text of every generated file below a folder of studies, by relative path."""
     studies = find_studies(root)
     decided = decide(studies)
-    files = {"headline.svg": headline.figure(), "README.md": f"{INTRODUCTION}\n{table(studies)}{AFTER_TABLE}"}
+    plot = forest.draw(forest.rows(studies, decided))
+    figures = f"\n![Effect and 95% interval of each question]({FOREST})\n" if plot else ""
+    text = f"{INTRODUCTION}{figures}\n{table(studies)}{settled.section()}{AFTER_TABLE}"
+    files = {"headline.svg": headline.figure(), "README.md": text} | ({FOREST: plot} if plot else {})
     for study in studies:
         files |= {f"{study.name}/{name}": text for name, text in render_study(study, decided[study.name]).items()}
     return files
