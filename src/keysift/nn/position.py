@@ -1,4 +1,4 @@
-"""How a layer sees positions: the rotation of its queries and keys, and the keys within its reach.
+"""How a layer sees positions: the rotation of its queries and keys, and its attention mask.
 
     position = LayerPosition(kind="rope", window=256, kept=4)
 
@@ -34,11 +34,11 @@ class LayerPosition:
 
     @property
     def reads_cache_in_place(self) -> bool:
-        """Whether kernels that read the rings of a cache know everything about the keys in reach."""
+        """Whether kernels that read the rings of a cache know every visible key."""
         return self.window is None and self.kind != "alibi"
 
     def slopes(self, heads: int) -> tuple[float, ...] | None:
-        """What a position of distance costs in each head; None if nothing."""
+        """ALiBi slope of each head: what it subtracts from a score per position of distance. None without ALiBi."""
         return alibi_slopes(heads) if self.kind == "alibi" else None
 
 

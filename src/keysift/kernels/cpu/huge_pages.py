@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 PAGE = 2 << 20
-_FROM = 8 << 20  # bytes in total; less than that stays in the processor's cache
+_MIN_BYTES = 8 << 20  # bytes in total; less than that stays in the processor's cache
 _COLLAPSE = 25  # MADV_COLLAPSE
 
 
@@ -22,7 +22,7 @@ def use_huge_pages(tensors: Iterable[Tensor]) -> None:
     """Move the pages of these CPU tensors. Addresses and values stay the same; pages that cannot be moved are left."""
     spans = {(x.untyped_storage().data_ptr(), x.untyped_storage().nbytes()) for x in tensors if x.device.type == "cpu"}
     madvise = _madvise()
-    if madvise is None or sum(size for _, size in spans) < _FROM:
+    if madvise is None or sum(size for _, size in spans) < _MIN_BYTES:
         return
     pages = sorted({n for at, size in spans if size for n in range(at // PAGE, (at + size - 1) // PAGE + 1)})
     ends = [n for n, after in pairwise([*pages, -1]) if after != n + 1]

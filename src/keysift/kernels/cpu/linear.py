@@ -12,7 +12,7 @@ from torch import Tensor
 
 from keysift.kernels.transforms import can_inspect_values, in_forward_mode
 
-_FROM = 512  # tokens; oneDNN compiles a kernel for every new shape, about a millisecond
+_MIN_TOKENS = 512  # tokens; oneDNN compiles a kernel for every new shape, about a millisecond
 
 
 def linear(x_BTD: Tensor, weight_XD: Tensor) -> Tensor:
@@ -28,7 +28,7 @@ def _suits(x: Tensor, weight: Tensor) -> bool:
         can_inspect_values()
         and x.dtype == weight.dtype == torch.float32
         and x.device.type == weight.device.type == "cpu"
-        and x.numel() >= _FROM * x.shape[-1] > 0
+        and x.numel() >= _MIN_TOKENS * x.shape[-1] > 0
         and type(x) is Tensor
         and isinstance(weight, Tensor)
         and not in_forward_mode()

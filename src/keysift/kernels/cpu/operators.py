@@ -49,7 +49,7 @@ def unsupported_positions(positions: Positions) -> str | None:
     return None
 
 
-def reach(call: Call) -> tuple[Tensor | None, int, int]:
+def mask_arguments(call: Call) -> tuple[Tensor | None, int, int]:
     """Segments, offset and window (0: none) of the call. Without a causal mask, queries come after the last key."""
     positions = call.mask_positions
     segments, offset = positions.segments, positions.offset

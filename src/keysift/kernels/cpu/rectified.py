@@ -50,7 +50,7 @@ def run(call: Call) -> tuple[Tensor, None]:
     count = visible_count(regions.visible_counts(call), q)
     level = apply(rule.softmax.level, count).expand(*q.shape[:3], 1)[..., 0].contiguous()
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
-    inputs = Inputs(q, k, v, level, *operators.reach(call), RECTIFIED, call.scale, 0.0)
+    inputs = Inputs(q, k, v, level, *operators.mask_arguments(call), RECTIFIED, call.scale, 0.0)
     out: Tensor = _rectified(*inputs)[0] if through_operator(inputs) else _forward(inputs, with_gradients=False)[0]
     if rule.softmax.gain is not None:
         out = apply(rule.softmax.gain) * out

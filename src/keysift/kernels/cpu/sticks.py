@@ -53,7 +53,7 @@ def run(call: Call) -> tuple[Tensor, None]:
     q, k, v, scalars = dense.prepare(call, adds_rest=True)
     rule = call.mechanism.rule
     assert isinstance(rule, StickBreaking), "declined"
-    segments, offset, window = operators.reach(call)
+    segments, offset, window = operators.mask_arguments(call)
     own = own_keys(segments, offset, q, v.shape[2]) if rule.rest_to_own else None
     if not rule.own_takes:
         segments, offset, window = _without_own_key(segments, offset, window, q.shape[2])

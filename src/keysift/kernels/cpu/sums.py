@@ -111,7 +111,7 @@ def run_with(call: Call, prepared: Prepared, forward: Callable[[Inputs], Tensor]
     if kind.shift is not None:
         each_head = kind.shift(call, scalars).expand(q.shape[0], call.heads, q.shape[2], 1)
         shift = dense.repeat_heads(each_head, maps)[..., 0].contiguous()
-    segments, offset, window = operators.reach(call)
+    segments, offset, window = operators.mask_arguments(call)
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     inputs = Inputs(q, k, v, shift, segments, offset, window, kind.code, call.scale, kind.eps)
     out: Tensor = sums_operator(*inputs)[0] if through_operator(inputs) else forward(inputs)

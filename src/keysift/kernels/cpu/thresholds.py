@@ -70,7 +70,7 @@ def run(call: Call) -> tuple[Tensor, None]:
         orders = apply(rule.order).expand(call.heads, 1, 1).reshape(-1)
     if rule.factor is not None:
         q = q * apply(rule.factor, visible_count(regions.visible_counts(call), q))
-    inputs = Inputs(q, k, v, orders, *operators.reach(call), call.scale)
+    inputs = Inputs(q, k, v, orders, *operators.mask_arguments(call), call.scale)
     out: Tensor = _thresholds(*inputs) if through_operator(inputs) else _forward(inputs)
     return dense.finish(call, out, scalars).to(call.v.dtype), None
 
@@ -99,8 +99,8 @@ def _blocks(x: Inputs) -> Iterator[Block]:
 def _blocks_of_segment(
     matrix: int, matrices: int, query: int, queries: int, key: int, keys: int, offset: int, window: int
 ) -> Iterator[Block]:
-    reach = min(keys, window + MAX_ROWS) if window else keys
-    size = min(MAX_ROWS, max(PAIRS // max(reach, 1), MIN_ROWS))
+    visible = min(keys, window + MAX_ROWS) if window else keys
+    size = min(MAX_ROWS, max(PAIRS // max(visible, 1), MIN_ROWS))
     for start in range(0, queries, size):
         stop = min(start + size, queries)
         last = min(offset + stop, keys)  # exclusive, of the keys that the last query sees

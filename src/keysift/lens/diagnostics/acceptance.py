@@ -1,4 +1,4 @@
-"""What a head would accept with another acceptance width r, for mechanisms that have one (screening).
+"""Keys that a head would accept with another acceptance width r, for mechanisms that have one (screening).
 
 A key passes at width r if its cosine exceeds 1 - r and it is inside the window. Counted on the scores of the inspected
 texts; the scores of later layers would change too if r did, which this does not measure.
