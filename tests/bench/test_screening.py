@@ -3,6 +3,7 @@
 import json
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from keysift.bench import peak_memory as memory
-from keysift.bench import screening, timing, training_step
+from keysift.bench import screening, screening_device, timing, training_step
 from keysift.bench.collector import Collector
 from keysift.bench.screening import FULL, QUICK, Sizes
 from keysift.bench.tables import markdown
 from keysift.cli.main import _main
 from keysift.cli.verbs import bench
 from keysift.core.config import save
-from keysift.core.errors import DataError
+from keysift.core.errors import DataError, DisagreementError
 from keysift.kernels.attend import attend
 from keysift.kernels.cpu import library
 from keysift.runs import machine
@@ -186,3 +187,33 @@ def test_training_rows_and_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     full = Collector(RESULT.machine, log=lambda line: None)
     screening.training(full, FULL)
     assert [(target.value, target.met) for target in full.targets] == [(3.0, False), (16.0, True)]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_tiny")
+def test_compares_a_device_with_sdpa(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU in place of a GPU: agreement first, then every step; what does not fit in memory is a note."""
+
+    def too_large(*arguments: object, is_causal: bool) -> Tensor:
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(screening_device, "DTYPES", (torch.float32, torch.bfloat16))
+    measure = partial(screening_device.measure, torch.device("cpu"), (32,), 1, 1.0, command="bench", log=print)
+    result = measure()
+    assert [(row.what, row.step) for row in result.rows] == [
+        (shape.what, step) for shape in screening_device.PAPER for step in ("forward", "forward + backward", "decode")
+    ]
+    assert result.machine.accelerator == "cpu"
+    assert sum("agrees with the definition, in value and every gradient" in note for note in result.notes) == 4
+    monkeypatch.setattr(screening_device, "DTYPES", ())
+    monkeypatch.setattr(screening_device, "scaled_dot_product_attention", too_large)
+    result = measure()
+    assert not result.rows
+    assert "window 256, T = 32, decode: out of memory" in result.notes
+
+
+def test_a_device_that_disagrees_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreement, "SLACK", 0.0)
+    monkeypatch.setattr(agreement, "ROUNDING", dict.fromkeys(agreement.ROUNDING, 0.0))
+    with refuses("is allowed in torch.float32 on cpu; please report this in an issue", DisagreementError):
+        screening_device.measure(torch.device("cpu"), (32,), 1, 1.0, command="bench", log=print)

@@ -1,6 +1,7 @@
 """Benchmark of screening on an accelerator, compared with torch's softmax attention.
 
 Lengths, windows and widths are those of the paper and of public ports. The record names the device and its backend.
+Before it times them, the benchmark compares the kernels with the definition on the device: they were never run on one.
 """
 
 import math
@@ -15,9 +16,12 @@ from torch.nn.functional import scaled_dot_product_attention
 from keysift.bench.collector import Collector, Log
 from keysift.bench.timing import Turns, interleave, row
 from keysift.kernels.attend import attend, explain
+from keysift.kernels.gpu.configurations import DTYPES
 from keysift.kernels.positions import Positions
+from keysift.mechanisms import find
 from keysift.records.bench import Result, Step
 from keysift.runs import machine
+from keysift.verify.agreement import check_agreement, draw_several
 
 
 @dataclass(frozen=True)
@@ -55,9 +59,24 @@ def measure(
     log(f"{_name(device)}: backend {choice.backend}")
     results.notes.append(f"backend on {_name(device)}: {choice.backend}")
     results.notes += [f"{name} declined: {reason}" for name, reason in choice.declined.items()]
+    results.notes += [_checked(name, dtype, device, log) for name in ("screening", "softpick") for dtype in DTYPES]
     for shape, tokens in [*((PORT, n) for n in PORT_LENGTHS if n <= max(lengths)), *_cases(lengths)]:
         _measure_case(results, device, shape, tokens, rounds, limit)
     return results.result("screening", command)
+
+
+def _checked(name: str, dtype: torch.dtype, device: torch.device, log: Log) -> str:
+    """Raise DisagreementError unless the backend that the device gets agrees with the definition, in value and every
+    gradient. Returns a note."""
+    draws = [
+        {name: x.to(device) for name, x in draw.items()} for draw in draw_several(find(name), queries=130, keys=130)
+    ]
+    backend = explain(name, *(draws[0][x].to(dtype) for x in "qkv")).backend
+    where = f"in {dtype} on {_name(device)}; please report this in an issue"
+    check_agreement(find(name), *draws, backend=backend, dtype=dtype, where=where)
+    note = f"{name} in {dtype}: {backend} agrees with the definition, in value and every gradient"
+    log(note)
+    return note
 
 
 def _cases(lengths: tuple[int, ...]) -> Iterator[tuple[Shape, int]]:

@@ -84,7 +84,7 @@ def output_and_gradients(mechanism: Mechanism, given: Tensors, dtype: torch.dtyp
     out = attend(mechanism, cast["q"], cast["k"], cast["v"], scalars=scalars, **options)
     # A fixed direction with different entries, so that gradients do not cancel.
     towards = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).sin().view(out.shape).add(0.3)
-    grads = torch.autograd.grad((out.double() * towards).sum(), list(cast.values()), allow_unused=True)
+    grads = torch.autograd.grad((out.double() * towards.to(out.device)).sum(), list(cast.values()), allow_unused=True)
     named = {
         f"gradient of {name}": torch.zeros_like(value) if grad is None else grad
         for (name, value), grad in zip(cast.items(), grads, strict=True)
