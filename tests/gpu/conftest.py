@@ -8,7 +8,7 @@ unset  a slice of both, in processes of its own (`make test`); nothing without t
 import os
 
 FILES = {
-    "1": ["test_screening.py", "test_sums.py", "test_faults.py", "test_choice.py"],
+    "1": ["test_screening.py", "test_sums.py", "test_faults.py", "test_choice.py", "test_index_arithmetic.py"],
     "0": ["test_binaries.py"],
     None: ["test_slice.py"],
 }

@@ -28,11 +28,13 @@ def test_is_chosen_where_the_cpu_kernel_cannot_run(monkeypatch: pytest.MonkeyPat
 
 def test_gives_a_reason() -> None:
     q, wide = torch.randn(1, 2, 8, 4), torch.randn(1, 2, 8, 300)
+    many = torch.zeros(1, 1, 1, 2).expand(1 << 6, 1 << 6, 1 << 17, 2)
     far = dataclasses.replace(Positions.counted(8), first=2**62)
     for reason, arguments, options in (
         ("torch.float64 is not supported", (q.double(),) * 3, {}),
         ("it supports key widths up to 128 and value widths up to 256, not 300 and 300", (wide,) * 3, {}),
         ("it supports 65535 heads, not 65536", (torch.zeros(1, 65536, 1, 2),) * 3, {}),
+        (f"it supports fewer than {1 << 29} rows of all heads, not {1 << 29}", (many,) * 3, {}),
         ("it does not support a keep mask or a bias", (q, q, q), {"keep": torch.ones(8, dtype=torch.bool)}),
         ("it never forms the weights", (q, q, q), {"return_weights": True}),
         ("queries and keys are more than 6e+17 positions apart", (q, q, q), {"positions": far}),

@@ -19,6 +19,7 @@ from keysift.kernels.gpu.configurations import DTYPES, WIDTHS, padded
 DEVICE_TYPES = ["cuda"]  # torch names ROCm devices cuda as well. Tests add cpu, for Triton's interpreter.
 LARGEST_LENGTH = 1 << 30  # so that sums of two lengths fit into int32
 LARGEST_GRID = 65_535  # of the axis that counts heads
+LARGEST_ROWS = 1 << 29  # of all heads: the kernels `lengths` start 8 threads per row, and HIP starts fewer than 2^32
 
 _missing: list[Unavailable | None] = []
 _failures: dict[tuple[object, ...], str | None] = {}
@@ -53,7 +54,10 @@ def unsupported_sizes(q: Tensor, v: Tensor) -> str | None:
         return f"it supports key widths up to {largest}, not {q.shape[3]} and {v.shape[3]}"
     if max(q.shape[2], v.shape[2]) > LARGEST_LENGTH:
         return f"it supports {LARGEST_LENGTH} queries and keys, not {max(q.shape[2], v.shape[2])}"
-    return f"it supports {LARGEST_GRID} heads, not {q.shape[1]}" if q.shape[1] > LARGEST_GRID else None
+    if q.shape[1] > LARGEST_GRID:
+        return f"it supports {LARGEST_GRID} heads, not {q.shape[1]}"
+    rows = q.shape[0] * q.shape[1] * max(q.shape[2], v.shape[2])
+    return f"it supports fewer than {LARGEST_ROWS} rows of all heads, not {rows}" if rows >= LARGEST_ROWS else None
 
 
 Probe = Callable[[torch.device, torch.dtype, int, int], None]
