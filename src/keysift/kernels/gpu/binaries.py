@@ -1,7 +1,7 @@
 """Cross-compilation of the kernels for devices that this machine does not have, and what their binaries contain.
 
-A launcher runs on empty CPU tensors with `device.launch` replaced by a recorder, so that a kernel is compiled with the
-types, constants and alignments of a real launch. Imports triton.
+A launcher runs on empty CPU tensors with `device.launch` replaced by a recorder. Then Triton's own launch code compiles
+the kernel for these arguments, with a driver that names the device. Imports triton.
 """
 
 import re
@@ -13,21 +13,11 @@ from typing import Any, NamedTuple
 
 import torch
 import triton
-import triton.language as tl
-from torch import Tensor
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from triton.runtime import driver
 
 from keysift.kernels.gpu import device
 from keysift.kernels.gpu.configurations import Configuration
-
-_TYPES = {
-    torch.float32: "*fp32",
-    torch.bfloat16: "*bf16",
-    torch.float16: "*fp16",
-    torch.float64: "*fp64",
-    torch.int64: "*i64",
-}
 
 
 class Target(NamedTuple):
@@ -90,24 +80,34 @@ def recorded(precision: str) -> Iterator[list[Launch]]:
 def launches(dtype: torch.dtype, pad_k: int, pad_v: int, precision: str) -> dict[str, Launch]:
     """Every kernel that reads pairs of queries and keys, by name, as launched for these widths with two query heads per
     key head and packed documents."""
+    calls = all_launches(dtype, pad_k, pad_v, precision)
+    return {name: launch for name, launch in calls.items() if launch.config is not None}
+
+
+def all_launches(dtype: torch.dtype, pad_k: int, pad_v: int, precision: str) -> dict[str, Launch]:
+    """The same, and the kernels that read each row once."""
     from keysift.kernels.cpu.sums import Inputs
     from keysift.kernels.gpu import screening_launch, sums_launch
     from keysift.kernels.gpu.arguments import Saved
 
-    q, k, v = (torch.empty(1, heads, 64, width, dtype=dtype) for heads, width in ((2, pad_k), (1, pad_k), (1, pad_v)))
+    sizes = ((2, 64, pad_k), (1, 256, pad_k), (1, 256, pad_v))
+    q, k, v = (torch.empty(1, heads, tokens, width, dtype=dtype) for heads, tokens, width in sizes)
     u, norm, scalars = torch.empty(1, 2, 64, pad_v, dtype=dtype), torch.empty(1, 2, 64), torch.empty(2)
-    segments = torch.tensor([[0, 0, 64, 0, 64, 0]])
+    segments = torch.tensor([[0, 0, 64, 0, 256, 192]])
     problem = screening_launch.Problem(q, k, v, scalars, scalars, scalars, 256.0, segments, 0, True, True)
     saved = Saved(norm, None if dtype == torch.float32 else torch.empty(1, 2, 64, pad_v))
     sums = Inputs(q, k, v, norm, segments, 0, 0, 5, 1.0, 1e-8)  # Softpick, the kind with the most instructions
-    found = {}
+    found: dict[str, Launch] = {}
     with recorded(precision) as calls:
-        for processors, name in ((0, "forward"), (64, "split forward")):
+        for processors, name in (
+            (0, "screening "),
+            (64, "screening split "),
+        ):  # the latter splits the keys over programs
             screening_launch.forward(problem, u, saved, processors)
-            found[f"screening {name}"] = next(call for call in calls if call.kernel.fn.__name__ == "forward")
+            found |= {f"{name if call.config else 'screening '}{_name(call)}": call for call in calls}
             calls.clear()
         screening_launch.backward(problem, u, u, saved, screening_launch.Gradients(q, k, v))
-        found |= {f"screening {_name(call)}": call for call in calls if "backward" in _name(call)}
+        found |= {f"screening {_name(call)}": call for call in calls}
         calls.clear()
         sums_launch.backward(torch.empty(1, 2, 64, pad_v), *sums_launch.forward(sums), sums)
         found |= {f"sums {_name(call)}": call for call in calls}
@@ -119,51 +119,37 @@ def _name(launch: Launch) -> str:
     return name.replace("_", " ")
 
 
+class _Driver:
+    """What Triton asks of a device's driver before it compiles. Kernels are cached by the name of the device."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+
+    def get_current_target(self) -> GPUTarget:
+        return self.target.target
+
+    def get_current_device(self) -> str:
+        return self.target.name
+
+    def get_current_stream(self, device: str) -> int:
+        return 0
+
+
+@contextmanager
+def _device(target: Target) -> Iterator[None]:
+    """Triton believes that this device is in the machine."""
+    before = driver._active  # None until Triton has used a device
+    driver.set_active(_Driver(target))
+    try:
+        yield
+    finally:
+        driver.set_active(before)
+
+
 def compile_launch(launch: Launch, target: Target) -> Any:
-    """The compiled kernel of a launch."""
-    kernel = launch.kernel
-    constants: dict[tuple[int, ...], Any] = {}
-    attributes: dict[tuple[int, ...], list[list[Any]]] = {}
-    signature = {}
-    plain = set(kernel.do_not_specialize)
-    for number, (name, argument) in enumerate(zip(kernel.arg_names, launch.arguments, strict=True)):
-        annotated = kernel.params[number].is_constexpr
-        signature[name] = _type(
-            argument, (number,), constants, attributes, specialise=name not in plain, fixed=annotated
-        )
-    options: dict[str, Any] = {"num_warps": 4, "enable_fp_fusion": True}
-    if launch.config is not None:
-        options |= {"num_warps": launch.config.warps, "num_stages": launch.config.stages}
-    return triton.compile(ASTSource(kernel, signature, constants, attributes), target=target.target, options=options)
-
-
-def _type(
-    argument: Any,
-    path: tuple[int, ...],
-    constants: dict[tuple[int, ...], Any],
-    attributes: dict[tuple[int, ...], list[list[Any]]],
-    *,
-    specialise: bool,
-    fixed: bool = False,
-) -> Any:
-    """Triton's type of an argument, with the specialisation that a launch would apply."""
-    if isinstance(argument, tuple):
-        fields = (
-            _type(field, (*path, number), constants, attributes, specialise=specialise)
-            for number, field in enumerate(argument)
-        )
-        return type(argument)(*fields)
-    if isinstance(argument, Tensor):
-        attributes[path] = [["tt.divisibility", 16]]
-        return _TYPES[argument.dtype]
-    if isinstance(argument, tl.constexpr) or argument is None or fixed or (specialise and argument == 1):
-        constants[path] = argument.value if isinstance(argument, tl.constexpr) else argument
-        return "constexpr"
-    if isinstance(argument, float):
-        return "fp32"
-    if specialise and argument % 16 == 0:
-        attributes[path] = [["tt.divisibility", 16]]
-    return "i32"
+    """The compiled kernel of a launch. Triton derives types, constants and alignments as it does on the device."""
+    with _device(target):
+        return launch.kernel.warmup(*launch.arguments, grid=(1,), **device.options(launch.config))
 
 
 def examine(compiled: Any, target: Target) -> Binary:

@@ -29,13 +29,18 @@ def processors(x: Tensor) -> int:
     return torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else 2
 
 
+def options(config: Configuration | None) -> dict[str, Any]:
+    """Triton's options of a launch."""
+    sizes = {"num_warps": 4} if config is None else {"num_warps": config.warps, "num_stages": config.stages}
+    # Fused multiply-adds: the default of Triton up to 3.9, which warns if it is not given.
+    return {**sizes, "enable_fp_fusion": True}
+
+
 def launch(kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], config: Configuration | None = None) -> None:
     """Run a kernel on the device of its first tensor."""
     if grid[0] == 0:
         return
-    options = {"num_warps": 4} if config is None else {"num_warps": config.warps, "num_stages": config.stages}
     first = arguments[0]
     tensor = first if isinstance(first, Tensor) else first.data
     with torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext():
-        # Fused multiply-adds: the default of Triton up to 3.9, which warns if it is not given.
-        kernel[grid](*arguments, **options, enable_fp_fusion=True)
+        kernel[grid](*arguments, **options(config))
