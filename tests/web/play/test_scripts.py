@@ -227,3 +227,23 @@ def test_text_of_the_record_cannot_close_its_element(record: Playground) -> None
 )
 def test_scripts_build_no_markup_and_use_no_network(word: str) -> None:
     assert word not in joined_scripts((*MATHEMATICS, *CONTROLS, *VIEWS))
+
+
+def test_a_refused_group_has_no_accepted_key() -> None:
+    """The bound of docs/search.md in the plane, for queries and acceptances all round; it refuses and opens groups."""
+    program = """result = { wrong: 0, refused: 0, accepted: 0, opened: 0 };
+    for (let query = -180; query < 180; query += 1) for (const r of [0.01, 0.1, 0.5, 0.99]) {
+      for (const group of searchGroups(query, r)) {
+        const accepted = group.keys.filter((key) => key.accepted).length;
+        result.wrong += !group.opened && accepted ? 1 : 0;
+        result[group.opened ? "opened" : "refused"] += 1;
+        result.accepted += accepted;
+      }
+    }"""
+    found = run_script(program, "play/mathematics/groups.js")
+    assert found["wrong"] == 0
+    assert found["accepted"] > 4000
+    assert found["refused"] > found["opened"] > 1000
+    # Between -180 and 180 degrees the angle goes the short way round: the centre at -168 is 13 degrees away.
+    near = run_script("result = searchGroups(179, 0.02).map((group) => group.opened);", "play/mathematics/groups.js")
+    assert near == [True, *[False] * 12]

@@ -14,6 +14,7 @@ MATHEMATICS = (
     "play/mathematics/entmax.js",
     "play/mathematics/mechanisms.js",
     "play/mathematics/scene.js",
+    "play/mathematics/groups.js",
     "shared/number.js",
     "play/mathematics/state.js",
     "play/mathematics/check.js",
@@ -30,6 +31,7 @@ CONTROLS = (
     "play/views/scores.js",
 )
 VIEWS = (
+    "play/views/groups.js",
     "play/views/geometry.js",
     "play/views/geometry_charts.js",
     "play/views/maps_reader.js",

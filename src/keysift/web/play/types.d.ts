@@ -173,6 +173,14 @@ interface SceneResult {
   cosines: Float64Array;
 }
 
+/** A group of older keys for one query: whether its bound opens it, and its keys. */
+interface OldGroup {
+  centre: number;
+  radius: number;
+  opened: boolean;
+  keys: { angle: number; accepted: boolean }[];
+}
+
 interface ChartAxis {
   low: number;
   high: number;

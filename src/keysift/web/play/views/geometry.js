@@ -86,6 +86,7 @@ function drawCircle(scene, view) {
   byId("circle-back").replaceChildren(
     svg("circle", { cx, cy, r: radius, class: "ring" }),
     svg("path", { d: `M${cx} ${cy}L${a}A${radius} ${radius} 0 ${half > 90 ? 1 : 0} 1 ${b}Z`, class: "cone" }),
+    ...groupMarks(scene, at, radius),
     ...scene.keys.flatMap((key, j) => keyArrow(scene, view, key, j, at, [cx, cy])),
   );
   const query = arrowKnob(chart, "query", "Q", (angle, gesture) => editPlane(() => ({ query: angle }), { gesture }));
