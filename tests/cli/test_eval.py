@@ -5,6 +5,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,9 +15,14 @@ from keysift.cli.main import _main
 from keysift.core.config import from_dict
 from keysift.data.tasks.recall import Recall
 from keysift.data.tokenizers.bytes import Bytes
+from keysift.evaluate import windows as eval_windows
+from keysift.evaluate.measured_model import open_measured_model
+from keysift.evaluate.texts import first_tokens
+from keysift.kernels.cpu import library
 from keysift.models.multiscreen import MultiscreenConfig
 from keysift.models.save import save
 from keysift.models.transformer import Transformer, TransformerConfig
+from keysift.nn.decode_step import through_modules
 from keysift.nn.tap import trace
 from keysift.records.evaluation import LossByPosition, RelevanceMaps, Retrieval, TextLoss, Windows, summarize_maps
 from keysift.web.figures import evaluation as figures
@@ -119,6 +125,37 @@ def test_windows(model: Path, text: Path, tmp_path: Path, capsys: pytest.Capture
     record = from_dict(Windows, json.loads((tmp_path / "windows.json").read_text()))
     assert record.tokens == 50
     assert (tmp_path / "windows.png").is_file()
+
+
+def test_windows_counts_the_keys_of_decoded_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    task = Recall(letters=8, values=4, length=16, queries=4)
+    save(retriever(task), tmp_path)
+    task.tokenizer.save(tmp_path)
+    arguments = ("windows", tmp_path, "--text", "recall", "--tokens", 32, "--expand-windows", "--lengths", 6000, 100)
+    if library.instruction_set() is None:
+        with refuses("keys are counted where the compiled step decodes a screening model .* leave out --lengths"):
+            eval_windows.measure_windows(open_measured_model(str(tmp_path)), "recall", tokens=32, lengths=[100])
+        return
+    record = from_dict(Windows, json.loads(evaluate(capsys, *arguments, "--json")))
+    short, long = record.counts
+    assert (short.length, short.in_window, short.read) == (100, 108.5, 108.5)  # the mean of 101 to 116
+    assert (long.length, long.in_window) == (6000, 6008.5)
+    # The hand-written tile accepts the tokens of the same letter: too many for a search, so that all keys are read.
+    ids = first_tokens("recall", task.tokenizer, 6016).ids
+    letter = np.where(ids < 32, ids // 4, ids - 32)
+    same = [np.count_nonzero(letter[: at + 1] == letter[at]) for at in range(6000, 6016)]
+    assert (long.accepted, long.read) == (np.mean(same), long.in_window)
+    assert "6,000: accepted / read" in evaluate(capsys, *arguments)
+    assert evaluate(capsys, *arguments, "--csv").splitlines()[0] == "layer,head,length,in_window,read,accepted"
+    measured = open_measured_model(str(tmp_path))
+    with refuses("--lengths must be at least 1 token each, got 0"):
+        eval_windows.measure_windows(measured, "recall", tokens=32, lengths=[0])
+    short_text = tmp_path / "short.txt"
+    short_text.write_text("A=1 B=2 " * 20)
+    with refuses(f"{short_text} has 40 tokens, --lengths needs 116; give a longer text"):
+        eval_windows.measure_windows(measured, str(short_text), tokens=32, lengths=[100])
+    with through_modules(), refuses("keys are counted where the compiled step decodes a screening model"):
+        eval_windows.measure_windows(measured, "recall", tokens=32, lengths=[100])
 
 
 def test_a_model_without_windows_gets_no_figure(tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -184,6 +184,21 @@ class Head:
 
 
 @config
+class TileCount:
+    """Keys of one tile per decoded token, after a context of `length` tokens; means over tokens."""
+
+    layer: int
+    head: int
+    length: int
+    in_window: float
+    """Keys that could be accepted."""
+    read: float
+    """Keys that were read in fp32. A bound refused the others (docs/search.md)."""
+    accepted: float
+    """Keys with a weight above zero."""
+
+
+@config
 class Windows:
     """Learned window and acceptance of every head, and the keys it accepts on one text."""
 
@@ -192,6 +207,8 @@ class Windows:
     tokens: int
     heads: tuple[Head, ...]
     made: Provenance
+    counts: tuple[TileCount, ...] = ()
+    """Keys of every tile by context length, if measured."""
     format: Literal["keysift-windows"] = "keysift-windows"
     version: Literal[1] = 1
 

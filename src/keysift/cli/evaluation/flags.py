@@ -100,6 +100,11 @@ class Windows:
     """A file, folder, glob or source."""
     tokens: int = 512
     """Tokens to read. Memory grows with their square: the attention weights of one layer are formed at a time."""
+    lengths: tuple[int, ...] = ()
+    """Also decode after each of these numbers of tokens, and count the keys that each tile reads and accepts. Needs the
+    compiled kernel."""
+    expand_windows: bool = False
+    """Expand windows for --lengths."""
     output: Output = field(default_factory=Output)
 
 

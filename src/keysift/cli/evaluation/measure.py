@@ -20,7 +20,7 @@ from keysift.evaluate.retrieval import MeasureCells, inference_settings, measure
 from keysift.evaluate.retrieval_tasks import default_lengths
 from keysift.evaluate.windows import measure_windows
 from keysift.nn.inference import Inference
-from keysift.records.evaluation import Cell, Subject, summarize_maps
+from keysift.records.evaluation import Cell, Subject, Windows, summarize_maps
 from keysift.records.trials import Scaling, Stability
 from keysift.runs.layout import EVALS, is_run_directory
 from keysift.sweep.evaluate_runs import default_position_length, measure_relevance, powers_of_two
@@ -142,15 +142,37 @@ def _elsewhere(args: flags.Retrieval) -> Iterator[MeasureCells | None]:
 
 
 def windows(args: flags.Windows, command: str) -> EvalResult:
-    record = measure_windows(open_measured_model(args.model), args.text, tokens=args.tokens, command=command)
+    record = measure_windows(
+        open_measured_model(args.model),
+        args.text,
+        tokens=args.tokens,
+        lengths=args.lengths,
+        expand_windows=args.expand_windows,
+        command=command,
+    )
     has_windows = any(head.window is not None for head in record.heads)
     return EvalResult(
         "windows",
         record,
-        [to_dict(head) for head in record.heads],
+        [to_dict(count) for count in record.counts] or [to_dict(head) for head in record.heads],
         _title(record.subject),
+        table=_counts_by_length(record) if record.counts else None,
         draw=figures.windows(record) if has_windows else None,
     )
+
+
+def _counts_by_length(record: Windows) -> list[dict[str, Any]]:
+    """One row per tile; for each length the shares of the keys in the window that were accepted and read."""
+    rows = []
+    for head in record.heads:
+        row: dict[str, Any] = {"layer": head.layer, "head": head.head}
+        row |= {"window": head.window, "acceptance": head.acceptance}
+        for count in record.counts:
+            if (count.layer, count.head) == (head.layer, head.head):
+                accepted, read = (100 * keys / count.in_window for keys in (count.accepted, count.read))
+                row[f"{count.length:,}: accepted / read"] = f"{accepted:.3g}% / {read:.3g}%"
+        rows.append(row)
+    return rows
 
 
 def relevance(args: flags.Relevance, command: str) -> EvalResult:
