@@ -28,4 +28,4 @@ def test_shipped_model_is_small_and_accurate(path: Path) -> None:
 
 
 def test_shipped_models() -> None:
-    assert [path.name for path in SHIPPED] == ["one-hop-multiscreen", "one-hop-transformer"]
+    assert [path.name for path in SHIPPED] == ["needle-multiscreen", "one-hop-multiscreen", "one-hop-transformer"]

@@ -16,11 +16,29 @@ class Args:
     """Instead show the same key with different competitors in every mechanism, then train a small model on text."""
     seconds: float | None = None
     """With --text: training time of the small model, by default 90; 0 skips training."""
+    million: bool = False
+    """Instead ask for a needle in texts of up to a million tokens, which exact search finds in a millisecond."""
+    models: tuple[str, ...] = ()
+    """With --million: models to ask, by default a Multiscreen and a Transformer from checkpoints/."""
+    lengths: tuple[int, ...] = ()
+    """With --million: tokens of the texts, by default 4,096 to 1,048,576."""
+    questions: int | None = None
+    """With --million: least number of questions at each length, by default 32."""
     json: bool = False
     """Print records as JSON instead of tables; with --text only the first part, without training."""
 
 
 def run(args: Args) -> int:
+    if args.million:
+        if args.text or args.steps is not None or args.seconds is not None or args.out is not None:
+            raise ConfigError(
+                "--million trains nothing and writes nothing; leave out --text, --steps, --seconds and --out"
+            )
+        from keysift.cli.demos.million import million_demo
+
+        return million_demo(args.models, args.lengths, args.questions, json=args.json)
+    if args.models or args.lengths or args.questions is not None:
+        raise ConfigError("--models, --lengths and --questions apply to keysift demo --million only")
     if args.text:
         if args.steps is not None:
             raise ConfigError("--steps does not apply to --text, which trains for --seconds")
