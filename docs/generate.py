@@ -110,6 +110,26 @@ def versions() -> str:
     return "\n".join(rows)
 
 
+def million() -> str:
+    """The table of stored results of `keysift demo --million --json`: every model at its best setting, by length."""
+    from keysift.core import safe_json
+    from keysift.core.config import from_dict
+    from keysift.records.long_recall import LongRecall
+
+    rows = ["| model | tokens | correct | setting | read a text | an answer | keys in windows | read | accepted |"]
+    rows.append("|---|---|---|---|---|---|---|---|---|")
+    stored = [data for name in ("million", "million-seeds") for data in safe_json.load(RESULTS / f"{name}.json")]
+    for record in (from_dict(LongRecall, data) for data in stored):
+        for cell in map(record.best, record.lengths):
+            counts = (f"{keys:,.0f}" if keys is not None else "" for keys in (cell.in_window, cell.read, cell.accepted))
+            times = f"{cell.read_seconds:.3g} s | {1000 * cell.answer_seconds:.3g} ms"
+            answers = f"{cell.correct} of {cell.total} | {cell.setting}"
+            rows.append(
+                f"| {Path(record.subject.name).name} | {cell.length:,} | {answers} | {times} | {' | '.join(counts)} |"
+            )
+    return "\n".join(rows)
+
+
 def plan(*flags: str) -> str:
     """The table of `keysift train --dry-run` for a preset on 64 GPUs."""
     from keysift.cli.main import parse
@@ -145,7 +165,7 @@ def write_all() -> None:
 
 
 if __name__ == "__main__":
-    blocks = {"--index": index, "--versions": versions, "--plan": plan}
+    blocks = {"--index": index, "--versions": versions, "--plan": plan, "--million": million}
     if len(sys.argv) > 1:
         sys.stdout.write(blocks[sys.argv[1]](*sys.argv[2:]) + "\n")
     else:

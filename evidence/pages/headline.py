@@ -1,15 +1,17 @@
-"""The first screen of the README: a figure of one result, and three numbers with their sources."""
+"""The first screen of the README: a figure of one result, and some numbers with their sources."""
 
 from collections.abc import Sequence
 
 from evidence.claims.groups import SeedGroup, find_best, group_by_seed
 from evidence.records import read_records
 from evidence.study import POSITIONS, ROOT
-from keysift.core.config import load
+from keysift.core import safe_json
+from keysift.core.config import from_dict, load
 from keysift.core.statistics import Sample
 from keysift.records.bench import Result
 from keysift.records.evaluation import AS_TRAINED, ROPE_SCALED, WINDOWS_EXPANDED
 from keysift.records.exactness import Exactness
+from keysift.records.long_recall import LongRecall
 from keysift.web.shared.chart import Axis, Line, chart, svg_file
 
 RESULTS = ROOT.parent / "docs" / "results"
@@ -17,8 +19,8 @@ LENGTH = 16  # multiple of the training length at which recall is quoted
 
 
 def headline() -> str:
-    """Three numbers as a Markdown list: speed, recall beyond the training length, exactness."""
-    return "\n".join((_speed(), _recall(), _exactness()))
+    """Numbers as a Markdown list: speed, recall beyond the training length, a needle in a long text, exactness."""
+    return "\n".join((_speed(), _recall(), _needle(), _exactness()))
 
 
 def figure() -> str:
@@ -90,6 +92,27 @@ def _recall() -> str:
         f"windows, {plain.mean:.0%} for a Transformer of its size. A negative result: the same Transformer with "
         f"scaled RoPE reaches {scaled.mean:.0%}. [One-hop recall](evidence/one-hop-long/README.md), "
         f"[all claims](evidence/README.md)"
+    )
+
+
+def _needle() -> str:
+    """Recall of the longest text with exact search, over all seeds."""
+    stored = [data for name in ("million", "million-seeds") for data in safe_json.load(RESULTS / f"{name}.json")]
+    records = [from_dict(LongRecall, data) for data in stored]
+    ours = [record for record in records if record.subject.kind == "multiscreen"]
+    length = min(record.lengths[-1] for record in ours)
+    cells = [record.best(length) for record in ours]
+    correct, total = sum(cell.correct for cell in cells), sum(cell.total for cell in cells)
+    shipped = cells[0]
+    assert shipped.in_window is not None
+    assert shipped.read is not None
+    model, seeds = ours[0].subject, "one seed" if len(ours) == 1 else f"{len(ours)} seeds"
+    return (
+        f"- **One needle in {length:,} tokens**: a Multiscreen with {model.parameters:,} parameters, trained on "
+        f"{model.trained_length} tokens, answers {correct} of {total} questions ({seeds}; chance "
+        f"{ours[0].chance:.0%}). Exact search reads {shipped.read / shipped.in_window:.2%} of the keys, "
+        f"an answer takes {1000 * shipped.answer_seconds:.2g} ms. `keysift demo --million`, "
+        f"[exact search](docs/search.md)"
     )
 
 
