@@ -11,6 +11,7 @@ from keysift.kernels.positions import Positions
 from keysift.models.language_model import LanguageModel
 from keysift.models.transformer import TransformerConfig
 from keysift.nn.inference import Inference
+from tests.machine import LACKS_KERNEL
 from tests.models.checks import TINY, close, perturbed_multiscreen, perturbed_transformer
 
 MIXED = TransformerConfig(vocab_size=9, depth=2, heads=4, width=16, key_heads=2, mechanism=("screening", "softmax"))
@@ -39,6 +40,7 @@ def test_random_operations(seed: int, equal_lengths: bool) -> None:
     spare = rng.choice([0, 3])
     cache = model.cache(2, inference=inference, spare=spare, start=rng.choice([0, 1000]))
     rows: list[list[int]] = [[], []]
+    compiled = 0
     for _ in range(14):
         operation = rng.random()
         if operation < 0.15 and len(rows) < 5:
@@ -61,7 +63,8 @@ def test_random_operations(seed: int, equal_lengths: bool) -> None:
         if rng.random() < 0.25:
             model.fill(tokens, keep=padding, cache=cache)
         else:
-            out = model(tokens, keep=padding, cache=cache)  # without padding, maybe compiled
+            compiled += model.explain_decode(tokens, keep=padding, cache=cache) == "compiled"
+            out = model(tokens, keep=padding, cache=cache)
         for number, row in enumerate(rows):
             row += tokens[number][keep[number]].tolist()
             kept = int(keep[number].sum())
@@ -71,3 +74,5 @@ def test_random_operations(seed: int, equal_lengths: bool) -> None:
                 close(out[number][keep[number]], full[0, -kept:])
         assert cache.lengths == [len(row) for row in rows]
     assert sum(map(len, rows)) > 10
+    if equal_lengths and not LACKS_KERNEL and not getattr(model.config, "kept", 0):
+        assert compiled, "no token of this walk took the compiled step"

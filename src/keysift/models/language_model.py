@@ -117,9 +117,10 @@ class LanguageModel(nn.Module, ABC):
         if reason is not None:
             return reason
         assert cache is not None
-        others = [name for name, x in options.items() if x is not None or name not in Options.__annotations__]
-        if not {"cache", "inference"}.issuperset(others) or options.get("inference") not in (None, cache.inference):
-            return "it takes no positions, padding or inference options"
+        if len(options) > 1:  # more than the cache
+            others = [name for name, x in options.items() if x is not None or name not in Options.__annotations__]
+            if not {"cache", "inference"}.issuperset(others) or options.get("inference") not in (None, cache.inference):
+                return "it takes no positions, padding or inference options"
         step = self._step_holder().prepare(self._make_step, cache.inference)
         if isinstance(step, str):
             return step

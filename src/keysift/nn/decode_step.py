@@ -207,7 +207,8 @@ def through_modules() -> Iterator[None]:
 
 def declines_call(tokens: Tensor, cache: Cache | None) -> str | None:
     """Why no model can run this call through the compiled step, or None."""
-    if not can_inspect_values() or in_forward_mode() or torch.jit.is_tracing():  # type: ignore[no-untyped-call, attr-defined]
+    # After a token, its weights have filled the processor's caches and every call here reads memory: few calls.
+    if not can_inspect_values() or in_forward_mode() or torch._C._is_tracing():
         return "a transform of torch is active"
     if cache is None:
         return "there is no cache"
