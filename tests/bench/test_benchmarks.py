@@ -1,6 +1,7 @@
 """The other benchmarks at tiny sizes: what they print, and what they refuse to time."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,6 +44,9 @@ def test_decode(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     assert rows[3]["cache_bytes"] == rows[5]["cache_bytes"] > 0
     assert [row["against"] for row in rows[:3]] == ["", "", ""]
     assert "Llama: not compared with transformers, which is not installed" in str(result["notes"])
+    spent = re.findall(r"(\d+) us were spent in the library and (\d+) us in Python", str(result["notes"]))
+    assert len(spent) == 3
+    assert all(int(us) > 0 for pair in spent for us in pair)
     targets = result["targets"]
     assert isinstance(targets, list)
     assert [target["met"] for target in targets] == [None] * 5
@@ -105,6 +109,8 @@ def test_train(trained: train.Sizes) -> None:
     ]
     assert all((row.sgemm_share or 0) > 0 for row in steps)
     assert [(target.target, target.met) for target in result.targets] == [(train.SGEMM_TARGET, None)]
+    assert "time by operator" in result.notes[-1]
+    assert "keysift::tile_backward" in result.notes[-1]
     assert loop.against == "bare steps"
     assert models.against.startswith("Transformer, ")
     assert (models.tokens_per_s or 0) > 0

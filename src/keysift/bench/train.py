@@ -14,6 +14,7 @@ import torch
 
 from keysift.bench.collector import Collector, Log
 from keysift.bench.contestants import build_cases, without_compiler
+from keysift.bench.operators import operator_shares
 from keysift.bench.timing import Turns, interleave, median_ratio, row
 from keysift.bench.training_step import random_tokens, step
 from keysift.core.config import config as frozen
@@ -85,6 +86,11 @@ def compare_steps(results: Collector, sizes: Sizes, length: int) -> None:
         return interleave(turns, sizes.rounds)
 
     times = results.measure_once(name, measure_steps)
+    if length == sizes.lengths[0]:
+        plain = step(cases["plain"].model, text)
+        shares = results.measure_once(f"{name}, by operator", lambda: operator_shares(plain))
+        listed = ", ".join(f"{operator} {share:.1%}" for operator, share in shares.items())
+        results.notes.append(f"{name}, {cases['plain'].name}, time by operator: {listed}")
     full = (sizes.psi, sizes.step_tokens) == (FULL.psi, FULL.step_tokens)
     assert results.machine.sgemm_gflops is not None, "with_peaks measures it"
     peak = results.machine.sgemm_gflops * 1e9

@@ -7,7 +7,7 @@ timed, and then decodes some tokens greedily. Every round also times the sum of 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from keysift.bench.collector import Collector
 from keysift.bench.timing import median_ratio, row
 from keysift.core.config import config
 from keysift.core.errors import DisagreementError
+from keysift.kernels.cpu.decode import Decoder
 from keysift.kernels.cpu.huge_pages import use_huge_pages
 from keysift.models.architecture import TransformerArch
 from keysift.models.language_model import LanguageModel
@@ -126,6 +127,26 @@ def time_turns(texts: Mapping[str, Text], shape: Shape, memory: Tensor) -> dict[
     return times
 
 
+def time_library(text: Text, shape: Shape) -> tuple[float, float]:
+    """Seconds of a token of our model, and those of its call into the compiled library."""
+    inside = 0.0
+    run = Decoder.run
+
+    def timed(*arguments: Any) -> bool:
+        nonlocal inside
+        began = time.process_time()
+        done = run(*arguments)
+        inside += time.process_time() - began
+        return done
+
+    Decoder.run = timed  # type: ignore[method-assign]
+    try:
+        token = _turn(text, shape)
+    finally:
+        Decoder.run = run  # type: ignore[method-assign]
+    return token, inside / (WARMUP + shape.tokens)
+
+
 def _turn(text: Text, shape: Shape) -> float:
     token = text.read(_prompt(shape)).float().argmax(-1)
     for number in range(WARMUP + shape.tokens):
@@ -159,6 +180,11 @@ def _compare(results: Collector, shape: Shape, name: str, peer: Peer | None, mem
     times = results.measure_once(f"decode, Llama in {name}", lambda: time_turns(texts, shape, memory))
     size = sum(parameter.nbytes for parameter in model.parameters())
     share = size / memory.nbytes * median_ratio(times["reading"], times["ours"])
+    inside = results.measure_once(f"decode, Llama in {name}: the library", lambda: time_library(texts["ours"], shape))
+    results.notes.append(
+        f"Llama in {name}: of a token, {1e6 * inside[1]:.0f} us were spent in the library and "
+        f"{1e6 * (inside[0] - inside[1]):.0f} us in Python (checks of the model, allocation of logits, argmax)"
+    )
     timed = row(
         f"Llama in {name}, {size / 1e6:.0f} MB",
         "decode",
