@@ -139,7 +139,7 @@ def time_library(text: Text, shape: Shape) -> tuple[float, float]:
         inside += time.process_time() - began
         return done
 
-    Decoder.run = timed  # type: ignore[method-assign]
+    Decoder.run = timed  # type: ignore[assignment, method-assign]
     try:
         token = _turn(text, shape)
     finally:
