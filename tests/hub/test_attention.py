@@ -113,3 +113,44 @@ def test_unsupported_attention_options_are_refused() -> None:
     dropping(TOKENS)
     with refuses("it does not support dropout of LlamaAttention"), warnings.catch_warnings():
         dropping.train()(TOKENS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["softmax", "screening", "stick_breaking", "forgetting", "asentmax"])
+def test_padding_and_caches_change_nothing(llama: Any, name: str) -> None:
+    """Also of mechanisms that need distances: a mask of causality alone does not give them."""
+    padded = torch.cat((torch.zeros(1, 4, dtype=torch.long), TOKENS), dim=1)
+    mask = torch.tensor([[0] * 4 + [1] * 12])
+    options = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    static = {"cache_implementation": "static", "disable_compile": True}
+    try:
+        llama.set_attn_implementation(f"keysift_{name}")
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            expected = llama(TOKENS).logits
+            positions = (mask.cumsum(1) - 1).clamp_min(0)  # as generate counts them
+            actual = llama(padded, attention_mask=mask, position_ids=positions).logits[:, 4:]
+            torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
+            generated = llama.generate(TOKENS, use_cache=False, **options)
+            assert torch.equal(llama.generate(TOKENS, **options), generated)
+            if not MECHANISMS.find(name).causal_only:
+                assert torch.equal(llama.generate(TOKENS, **static, **options), generated)
+            else:
+                with refuses(f"{name} needs the distance of each key, .* leave cache_implementation out"):
+                    llama.generate(TOKENS, **static, **options)
+    finally:
+        llama.set_attn_implementation("sdpa")
+
+
+def test_an_encoder_sees_later_tokens() -> None:
+    import keysift.hub  # noqa: F401
+
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1}
+    encoder = transformers.BertModel(transformers.BertConfig(vocab_size=20, **sizes)).eval()
+    expected = encoder(TOKENS).last_hidden_state
+    encoder.set_attn_implementation("keysift_softmax")
+    torch.testing.assert_close(encoder(TOKENS).last_hidden_state, expected, atol=1e-5, rtol=1e-5)
+    encoder.set_attn_implementation("keysift_stick_breaking")
+    with refuses("stick_breaking is defined for keys at or before the query"):
+        encoder(TOKENS)

@@ -15,6 +15,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from keysift.core.errors import UnsupportedError
 from keysift.hub.probe import visible_mask
 from keysift.kernels.attend import attend
+from keysift.kernels.transforms import can_inspect_values
 from keysift.mechanisms import find
 from keysift.mechanisms.spec import ASSUMED_CONTEXT, Mechanism, Site
 
@@ -59,20 +60,46 @@ def _attention_function(mechanism: Mechanism) -> Callable[..., tuple[Tensor, Non
                 f"initial values",
                 stacklevel=2,
             )
+        keep = visible_mask(attention_mask)
+        causal = _is_causal(mechanism, module, query, keep, options)
+        if causal and keep is None and 1 < query.shape[2] < key.shape[2]:
+            # The first call with a static cache: the queries are at its first slots, and the other slots are empty.
+            key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
         out = attend(
             mechanism,
             query,
             key,
             value,
-            keep=visible_mask(attention_mask),
-            # A mask already contains causality, windows, padding and packed texts.
-            causal=attention_mask is None and query.shape[2] > 1,
+            keep=keep,
+            causal=causal,
             scale=None if mechanism.cosine_scores or scaling is None else float(scaling),
             scalars=_initial_scalars(mechanism, module, query, value),
         )
         return out.transpose(1, 2).contiguous(), None
 
     return attention
+
+
+def _is_causal(
+    mechanism: Mechanism, module: nn.Module, query: Tensor, keep: Tensor | None, options: dict[str, Any]
+) -> bool:
+    """Whether `attend` hides later keys. A mask already contains causality, windows, padding and packed texts.
+
+    A mechanism that needs distances counts them from the last key, so a mask may not end in empty slots of a cache.
+    """
+    given = options.get("is_causal")
+    if not (getattr(module, "is_causal", True) if given is None else given):
+        return False
+    if not mechanism.causal_only:
+        return keep is None and query.shape[2] > 1
+    if keep is not None and can_inspect_values():
+        own_keys = keep.diagonal(keep.shape[-1] - query.shape[2], dim1=-2, dim2=-1)
+        if not bool(own_keys.any()):
+            raise UnsupportedError(
+                f"{mechanism.name} needs the distance of each key, and the cache has empty slots after the last token; "
+                f"leave cache_implementation out"
+            )
+    return True
 
 
 def _initial_scalars(mechanism: Mechanism, module: nn.Module, query: Tensor, value: Tensor) -> dict[str, Tensor]:
