@@ -20,6 +20,20 @@ ARCHS: dict[str, Arch] = {
         depth=2, heads=4, width=16, tied_embeddings=False, final_gain=True, attention_bias="qkv", head_width=6
     ),
     "mixed": TransformerArch(depth=2, heads=4, width=16, mechanism=("softmax_sink", "differential_v1")),
+    # A value other than the default in every field that says how a layer sees positions.
+    "layered": TransformerArch(
+        depth=4,
+        heads=4,
+        width=16,
+        key_heads=2,
+        mechanism=("softmax_sink", "differential_v1", "forgetting", "stick_breaking"),
+        window=(6, 0, 7, 5),
+        kept=2,
+        position=("rope", "alibi", "none", "p_rope"),
+        rope_share=0.5,
+        rope_theta=100.0,
+        rope_rates="yarn:factor=4,original=16",
+    ),
 }
 CONTEXT = 24
 

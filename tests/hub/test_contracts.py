@@ -47,7 +47,7 @@ class Logits(torch.nn.Module):
         return logits
 
 
-@pytest.fixture(params=ARCHS)
+@pytest.fixture(params=[name for name in ARCHS if name != "layered"])  # other files have it
 def model(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return loaded(tmp_path, request.param)
 
