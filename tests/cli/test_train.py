@@ -7,13 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+import keysift
 from keysift.cli.main import _main
 from keysift.cli.verbs.sweep import Args as sweep_args
 from keysift.cli.verbs.sweep import run as sweep_verb
 from keysift.cli.verbs.train import defaults
 from keysift.core.errors import RangeError
 from keysift.models.architecture import MultiscreenArch
+from keysift.models.generate import Generation, Request
 from keysift.models.language_model import count_parameters
 from keysift.models.presets import PRESETS
 from keysift.models.registry import build_meta
@@ -291,3 +294,36 @@ def test_demo_of_text_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert windows.count("<circle") == 36
     assert "<polyline" in page
     assert (tmp_path / "demo-run" / "model.safetensors").exists()
+
+
+def test_a_pattern_of_layers_trains_and_generates(
+    corpus: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """From flags and from TOML, with the same losses. The caches of windowed layers stop growing."""
+    sizes = ("--context", "16", "--batch-tokens", "64", "--sample-tokens", "0", "--val-sequences", "2")
+    arch = ("--arch", "transformer", "--depth", 4, "--heads", 2, "--width", 8)
+    pattern = ("--window", 4, 4, 4, 0, "--kept", 1, "--position", "rope", "rope", "rope", "none", "--rope-share", 0.5)
+    call("train", "--data", corpus, *sizes, *arch, *pattern, "--steps", 3, "--out", tmp_path / "flags")
+    file = tmp_path / "own.toml"
+    file.write_text(
+        'arch = "transformer"\ndepth = 4\nheads = 2\nwidth = 8\nwindow = [4, 4, 4, 0]\nkept = 1\n'
+        'position = ["rope", "rope", "rope", "none"]\nrope_share = 0.5\nsteps = 3\n'
+    )
+    call("train", "--data", corpus, *sizes, "--config", file, "--out", tmp_path / "file")
+    capsys.readouterr()
+    losses = [[line["loss"] for line in read(tmp_path / run / "metrics.jsonl")] for run in ("flags", "file")]
+    assert losses[0] == losses[1]
+    assert len(losses[0]) == 3
+    run = keysift.open(tmp_path / "flags")
+    ids = run._tokens("def return")
+    generation = Generation(run.model, [Request(prompt=ids, max_new_tokens=60)])
+    held = [[layer.entries["k"].shape[1] for layer in generation._cache.layers] for _ in generation]
+    tokens = list(ids)
+    with torch.no_grad():
+        for token in generation.rows[0].tokens:
+            assert int(run.model(torch.tensor([tokens]))[0, -1].argmax()) == token
+            tokens.append(token)
+    assert held[12][:3] == held[-1][:3]
+    assert held[-1][3] > held[12][3]
