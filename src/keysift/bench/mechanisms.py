@@ -47,9 +47,9 @@ class Sizes:
     lengths: tuple[int, ...] = (1024, 4096, 16_384)
     rounds: int = 9
     """Maximum at each length."""
-    limit: float = 5.0
+    limit: float = 4.0
     """Seconds after which no more rounds of one mechanism and length begin."""
-    alone: float = 100.0
+    alone: float = 60.0
     """Beyond the target length: the longest expected turn, in seconds. SDPA is timed once for all mechanisms there."""
     target_length: int = 4096
     memory: tuple[int, ...] = (1024, 4096)
