@@ -82,6 +82,14 @@ def test_elastic_softmax_of_one_key_is_zero_with_zero_gradients() -> None:
         assert x.grad.tolist() == [0.0] * len(scores)
 
 
+@pytest.mark.parametrize("tokens", [4, 20])
+def test_scalars_are_not_rounded_to_the_dtype_of_the_inputs(tokens: int) -> None:
+    """flash-lazy-attention rounds tau to bf16, in which -0.999 is -1 and equal scores get no weight."""
+    q = torch.zeros(1, 1, tokens, 8, dtype=torch.bfloat16)
+    out = attend("elastic_softmax", q, q, torch.ones_like(q), scalars={"tau": -0.999})
+    torch.testing.assert_close(out.float(), torch.full_like(out, 0.001).float(), rtol=0.02, atol=0)
+
+
 def test_elastic_softmax_is_a_rectified_difference_with_a_constant_second_map() -> None:
     q, k, v = draw(30, 30)
     with_zeros = [torch.stack((x, torch.zeros_like(x)), dim=2).flatten(1, 2) for x in (q, k)]

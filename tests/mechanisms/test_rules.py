@@ -5,9 +5,15 @@ import dataclasses
 import pickle
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
 
+from keysift.kernels.attend import attend
+from keysift.kernels.positions import Positions
 from keysift.mechanisms import MECHANISMS, find
 from keysift.mechanisms.lookup import require_plugins
 from keysift.mechanisms.rules import RowMap
@@ -52,3 +58,27 @@ def test_a_missing_plugin_is_named() -> None:
 def test_a_mechanism_without_its_own_key_is_causal() -> None:
     with refuses("softmax: without its own key a query sees earlier keys only; set causal_only=True"):
         dataclasses.replace(find("softmax"), own_key=False)
+
+
+def sticks_by_hand(x: Tensor, keep: Tensor, distance: Tensor) -> Tensor:
+    """Stick-breaking without the own key, as a user writes it."""
+    older = keep & (distance > 0)
+    log_left = torch.where(older, F.logsigmoid(-x), 0.0)
+    newer = log_left.flip(-1).cumsum(-1).flip(-1) - log_left
+    return torch.where(older, (F.logsigmoid(x) + newer).exp(), 0.0)
+
+
+@pytest.mark.parametrize("queries", [1, 4, 9])
+def test_a_row_map_of_a_user_sees_distances(queries: int) -> None:
+    """Its order and its own key, in whole texts, cached steps, windows and padded rows."""
+    known = find("stick_breaking")
+    rule = RowMap(weigh_row=sticks_by_hand, distances=True)
+    own = dataclasses.replace(known, name="own_sticks", rule=rule, own_key=True)
+    random = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 2, n, 4, generator=random, dtype=torch.float64) for n in (queries, 9, 9))
+    options: list[dict[str, Any]] = [{}, {"window": 4}]
+    if queries == 9:
+        options += [{"positions": Positions.padded([4, 0], 9)}, {"positions": Positions.packed([[5, 4], [9]])}]
+    for each in options:
+        torch.testing.assert_close(attend(own, q, k, v, **each), attend(known, q, k, v, **each))
+    assert attend(own, q, k, v).abs().amax() > 0.1
