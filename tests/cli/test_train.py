@@ -303,12 +303,12 @@ def test_a_pattern_of_layers_trains_and_generates(
 ) -> None:
     """From flags and from TOML, with the same losses. The caches of windowed layers stop growing."""
     sizes = ("--context", "16", "--batch-tokens", "64", "--sample-tokens", "0", "--val-sequences", "2")
-    arch = ("--arch", "transformer", "--depth", 4, "--heads", 2, "--width", 8)
+    arch = ("--arch", "transformer", "--depth", 4, "--heads", 2, "--width", 16)
     pattern = ("--window", 4, 4, 4, 0, "--kept", 1, "--position", "rope", "rope", "rope", "none", "--rope-share", 0.5)
     call("train", "--data", corpus, *sizes, *arch, *pattern, "--steps", 3, "--out", tmp_path / "flags")
     file = tmp_path / "own.toml"
     file.write_text(
-        'arch = "transformer"\ndepth = 4\nheads = 2\nwidth = 8\nwindow = [4, 4, 4, 0]\nkept = 1\n'
+        'arch = "transformer"\ndepth = 4\nheads = 2\nwidth = 16\nwindow = [4, 4, 4, 0]\nkept = 1\n'
         'position = ["rope", "rope", "rope", "none"]\nrope_share = 0.5\nsteps = 3\n'
     )
     call("train", "--data", corpus, *sizes, "--config", file, "--out", tmp_path / "file")
@@ -327,3 +327,11 @@ def test_a_pattern_of_layers_trains_and_generates(
             tokens.append(token)
     assert held[12][:3] == held[-1][:3]
     assert held[-1][3] > held[12][3]
+    # A run without a scaling is measured with each of them.
+    scalings = ("ntk:factor=4", "ntk_by_parts:factor=4", "yarn:factor=4")
+    beyond = ("--rope-scalings", *scalings, "--rope-factors", 4, "--length", 64, "--documents", 1, "--json")
+    call("eval", "positions", tmp_path / "flags", "--text", corpus, *beyond)
+    points = json.loads(capsys.readouterr().out)["points"]
+    losses_at_64 = {point["setting"]: point["nats"] for point in points if point["context"] == 64}
+    assert {f"RoPE {scaling}" for scaling in scalings} < losses_at_64.keys()
+    assert len(set(losses_at_64.values())) == 5, "the three, the factor, and as trained"
