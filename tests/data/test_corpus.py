@@ -44,7 +44,7 @@ def test_splits_are_complete_and_disjoint_even_with_duplicates(
 ) -> None:
     corpus = build(source_of(texts), "bytes", tmp_path_factory.mktemp("c") / "c", shard_tokens=16, show=False)
     if len(set(texts)) == 1:
-        with refuses("holds one document, which cannot be split"):
+        with refuses("holds one document or copies of one, which cannot"):
             corpus.split("val", val_fraction)
         return
     train, val = documents(corpus, "train", val_fraction), documents(corpus, "val", val_fraction)

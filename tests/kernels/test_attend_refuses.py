@@ -18,7 +18,10 @@ from tests.refusals import refuses
 Q, K, V = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 6, 8), torch.randn(1, 2, 6, 5)
 
 CASES: list[tuple[str, dict[str, Any]]] = [
-    (r"no mechanism is called 'sofmax'; did you mean 'softmax'\? known: softmax, screening", {"mechanism": "sofmax"}),
+    (
+        r"no mechanism is called 'sofmax'; did you mean 'softmax'\? nearest of \d+: softmax(, [^,;]+){4}; for your own",
+        {"mechanism": "sofmax"},
+    ),
     (r"no wrapper is called 'gate'.*known: output_gate", {"mechanism": "softmax+gate"}),
     (r"q must have 4 axes \(B H T K\), got 3 \(4x3x8\); add or remove", {"q": Q[0]}),
     (r"v must have 4 axes", {"v": V[0]}),

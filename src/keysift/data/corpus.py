@@ -159,8 +159,8 @@ class Corpus:
         if val_fraction:
             if hashes.min() == hashes.max():
                 raise DataError(
-                    f"{self.index.source} holds one document, which cannot be split into training and validation; "
-                    f"add text (a single file is cut into sections if it has at least 256 bytes)"
+                    f"{self.index.source} holds one document or copies of one, which cannot be split into training and "
+                    f"validation; add text (a single file is cut into sections if it has at least 256 bytes)"
                 )
             chosen |= hashes == hashes.min()
             chosen &= hashes != hashes.max()

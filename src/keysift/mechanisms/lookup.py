@@ -14,7 +14,7 @@ from functools import cache
 from importlib.metadata import entry_points
 
 from keysift.core.errors import ConfigError, UnknownNameError
-from keysift.core.registry import nearest
+from keysift.core.registry import suggestions
 from keysift.mechanisms.spec import MECHANISMS, WRAPPERS, Mechanism, register
 
 GROUP = "keysift.mechanisms"
@@ -44,9 +44,8 @@ def find(mechanism: str | Mechanism) -> Mechanism:
 def _registered(name: str) -> Mechanism:
     if name in MECHANISMS:
         return MECHANISMS.find(name)
-    known = MECHANISMS.names()
     raise UnknownNameError(
-        f"no mechanism is called {name!r}; {nearest(name, known)}known: {', '.join(known)}; "
+        f"no mechanism is called {name!r}; {suggestions(name, MECHANISMS.names())}; "
         f"for your own mechanism, import its module first (on the command line: --plugin MODULE) "
         f"or declare an entry point in {GROUP!r}"
     )

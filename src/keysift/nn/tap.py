@@ -16,14 +16,13 @@ are public API: tests/golden/taps.txt lists them.
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Generic, TypeVar
 
 from torch import Tensor, nn
 
 from keysift.core.errors import ShapeError, UnknownNameError
-from keysift.core.registry import nearest
+from keysift.core.registry import nearest, nearest_names
 from keysift.kernels.call import Call
 
 V = TypeVar("V")
@@ -185,10 +184,9 @@ def match_addresses(pattern: str, addresses: Collection[str]) -> list[str]:
                 "the model has no taps; trace and edit of keysift read keysift models, those of keysift.hub.taps "
                 "transformers models"
             )
-        close = get_close_matches(pattern, addresses, n=5, cutoff=0.0)
         raise UnknownNameError(
             f"no tap matches {pattern!r}; {nearest(pattern, list(addresses))}nearest of {len(addresses)} taps: "
-            f"{', '.join(close)}"
+            f"{', '.join(nearest_names(pattern, addresses))}"
         )
     return matches
 

@@ -92,6 +92,10 @@ def test_a_report_with_hostile_text_and_the_keyboard(tmp_path: Path) -> None:
         result = page.evaluate("axe.run(document, {runOnly: ['wcag2a', 'wcag2aa']})")
         assert [(rule["id"], rule["nodes"][0]["html"][:200]) for rule in result["violations"]] == []
         assert messages == []
+        drawn = page.locator(".map svg").first
+        before = drawn.screenshot()
+        drawn.evaluate("svg => svg.querySelectorAll('mask image').forEach(image => image.remove())")
+        assert drawn.screenshot() != before, "the browser does not draw the shades of a relevance map"
 
 
 def test_labels_of_a_sweep_do_not_overlap_and_colours_are_those_of_the_models(tmp_path: Path) -> None:

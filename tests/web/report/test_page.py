@@ -1,6 +1,10 @@
 """HTML of the report: figures show their command and numbers; missing data shows the command that creates it."""
 
+import base64
+import random
 import re
+import struct
+import zlib
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -96,11 +100,29 @@ def test_missing_data_shows_the_command_that_creates_it() -> None:
     assert "No run has completed a step yet" in report_page(replace(bare, runs=(empty,)))
 
 
+def shades(drawing: str) -> dict[str, list[bytes]]:
+    """The rows of grey levels behind each colour of a relevance map."""
+    found = re.findall(r"base64,([^']+)'/></mask><rect [^>]*fill='var\((--heat-\w+)\)'", drawing)
+    rows = {}
+    for text, colour in found:
+        image = base64.b64decode(text)
+        width, height, depth, kind = struct.unpack(">IIBB", image[16:26])
+        assert (depth, kind) == (8, 0), "not a grey image"
+        data = zlib.decompress(image[image.index(b"IDAT") + 4 :])
+        rows[colour] = [data[y * (width + 1) + 1 : (y + 1) * (width + 1)] for y in range(height)]
+    return rows
+
+
 def test_exact_zeros_are_blank_in_a_relevance_map() -> None:
     drawing = relevance_map("map", [[0.0, 0.0], [1e-9, -2.0]])
-    marks = re.findall(r"<path d='([^']+)' fill='var\((--heat-\w+)\)' fill-opacity='([\d.]+)'", drawing)
-    assert marks == [("M0 1h1v1h-1z", "--heat-high", "0.08"), ("M1 1h1v1h-1z", "--heat-under", "1.00")]
-    assert "<path" not in relevance_map("map", [[0.0]])
+    assert shades(drawing) == {"--heat-high": [b"\0\0", b"\x15\0"], "--heat-under": [b"\0\0", b"\0\xff"]}
+    assert "<image" not in relevance_map("map", [[0.0]])
+
+
+def test_a_large_relevance_map_stays_small() -> None:
+    draw = random.Random(0)
+    weights = [[draw.random() if key <= query else 0.0 for key in range(128)] for query in range(128)]
+    assert len(relevance_map("map", weights)) < 12_000, "270 heads must not take more than 3 MB"
 
 
 def test_opacity_of_a_cell_is_its_value() -> None:
