@@ -154,3 +154,13 @@ def test_an_encoder_sees_later_tokens() -> None:
     encoder.set_attn_implementation("keysift_stick_breaking")
     with refuses("stick_breaking is defined for keys at or before the query"):
         encoder(TOKENS)
+
+
+def test_empty_slots_of_a_static_cache_are_not_read() -> None:
+    """transformers may leave out the mask of the first call, whose queries are at the first slots."""
+    from keysift.hub.attention import _attention_function
+
+    attention, module = _attention_function(MECHANISMS.find("softmax")), torch.nn.Identity().eval()
+    q, k, v = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 8, 4), torch.randn(1, 2, 8, 4)
+    expected = attention(module, q, k[:, :, :3], v[:, :, :3], None)[0]
+    torch.testing.assert_close(attention(module, q, k, v, None)[0], expected)
