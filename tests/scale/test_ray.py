@@ -101,7 +101,7 @@ def test_ctrl_c_saves_and_the_same_command_resumes(
     assert layout.saved_step(out / "seed=0") == len(losses(out / "seed=0")) < 800, "the active run saves its last step"
     assert states["seed=2"] == "not started"
     before = losses(out / "seed=0")
-    finish(start(config, out, "--on", "ray", "--address", cluster.address))
+    finish(start(config, out, "--on", "ray", "--address", cluster.address), timeout=900)  # the nodes have one core each
     assert losses(out / "seed=0")[: len(before)] == before
     assert [layout.saved_step(out / f"seed={seed}") for seed in range(3)] == [800] * 3
 

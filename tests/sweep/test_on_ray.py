@@ -94,12 +94,21 @@ def test_ray_must_be_installed_and_answer(monkeypatch: pytest.MonkeyPatch) -> No
     with refuses("needs the extra \\[ray\\]"), connect(None):
         pass
 
-    def init(**options: Any) -> None:
-        raise ConnectionError("nobody there")
+    for kind in (ConnectionError, Exception):  # a node that starts too slowly is a plain Exception
 
-    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init))
-    with refuses("no Ray cluster answers at 10.0.0.1:1 .nobody there.*ray start --head"), connect("10.0.0.1:1"):
-        pass
+        def init(kind: type[Exception] = kind, **options: Any) -> None:
+            raise kind("nobody there")
+
+        monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init))
+        with refuses("no Ray cluster answers at 10.0.0.1:1 .nobody there.*ray start --head"), connect("10.0.0.1:1"):
+            pass
+
+
+def test_a_missing_source_is_refused_before_ray_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    build = data.Build(source=str(tmp_path / "nowhere"), out=tmp_path / "corpus", place=Place(on="ray"))
+    with refuses("nowhere"):
+        data.run(data.Args(do=build))
 
 
 @pytest.mark.usefixtures("_strategies")

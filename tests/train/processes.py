@@ -47,10 +47,10 @@ def start(*flags: object, processes: int = 1, prefix: tuple[str, ...] = ()) -> P
     )
 
 
-def finish(process: Process, code: int = 0) -> str:
+def finish(process: Process, code: int = 0, *, timeout: float = 300) -> str:
     """Wait for the process and check its exit code. Returns stderr."""
     try:
-        _, stderr = process.communicate(timeout=300)
+        _, stderr = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         kill(process)
         raise

@@ -59,9 +59,11 @@ def run(args: Args) -> None:
                 raise ConfigError("--workers is for processes here; on Ray, the cores of the cluster decide")
             from keysift.data.cluster import connect
             from keysift.data.ray_workers import encode_chunks
+            from keysift.data.sources import find_source
 
+            source = find_source(do.source)  # refused before a cluster is started
             with connect(do.place.address) as ray:
-                corpus = build(do.source, do.tokenizer, do.out, encode=partial(encode_chunks, ray))
+                corpus = build(source, do.tokenizer, do.out, encode=partial(encode_chunks, ray))
         else:
             corpus = build(do.source, do.tokenizer, do.out, workers=do.workers)
         share = None
