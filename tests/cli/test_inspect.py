@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from keysift.cli.flags.subject import check_subject
 from keysift.cli.flags.texts import describe_text, read_texts
 from keysift.cli.main import main
 from keysift.cli.verbs.compare import Args, run
+from keysift.cli.verbs.inspect import Args as InspectArgs
+from keysift.cli.verbs.inspect import run as inspect_run
 from keysift.core import memory
 from keysift.data.tokenizers.bytes import Bytes
 from keysift.hub.lens_model import open_model
@@ -186,6 +189,24 @@ def test_report(ours: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert call("inspect", str(ours), "--text", LINE, "-o", str(report), "--swap", "relu") == 0
     assert "With relu on the same scores" in capsys.readouterr().out.replace("\n", " ")
     assert "Attention in" in report.read_text()
+
+
+def test_watch(ours: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "first"
+    for step in (100, 200):
+        shutil.copytree(ours, run / "checkpoints" / f"step-{step:08d}")
+        (run / "checkpoints" / f"step-{step:08d}" / "manifest.json").write_text("{}")
+    (run / "train.json").write_text("{}")
+    report = tmp_path / "report.html"
+    assert call("inspect", str(run), "--text", LINE, "-o", str(report), "--watch", "--sample", "0") == 0
+    lines = capsys.readouterr().out
+    assert "first, step 100: loss " in lines
+    assert "first, step 200: loss " in lines
+    assert "<title>" in report.read_text()
+    with refuses("--watch writes a page to the file of -o and nothing else, none was given; use -o report.html"):
+        inspect_run(InspectArgs(model=str(run), text=(LINE,), watch=True))
+    with refuses("--watch writes a page to the file of -o and nothing else, got --json; use -o report.html"):
+        inspect_run(InspectArgs(model=str(run), text=(LINE,), watch=True, out=report, json=True))
 
 
 def test_compare(ours: Path, theirs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,6 +48,7 @@ def inspect(
     each_head: bool = False,
     swap: Sequence[str] = (),
     maps: bool = True,
+    maps_share: float = 1.0,
     progress: Progress = no_progress,
 ) -> Record:
     """The record of a model on texts, `batch` texts at a time.
@@ -58,6 +59,7 @@ def inspect(
     each_head  also search the fewest keys that each head needs: several runs of the model per head
     swap       also run the model with these mechanisms on its own scores
     maps       store the attention maps of the first texts, and of the first text with each swap
+    maps_share share of the size limits that all maps may use
     """
     start_time = time.monotonic()
     for name, value, least in (("batch", batch, 1), ("sample", sample, 0), ("tokens", tokens, 2)):
@@ -70,7 +72,7 @@ def inspect(
     longest = max(map(len, ids.values()))
     calibration = calibrate(model, longest) if tests else None
     collector = Collector(longest, sample=sample, seed=seed, calibration=calibration)
-    mapped = _map_collectors(model, ids, len(swap)) if maps else {}
+    mapped = _map_collectors(model, ids, len(swap), share=maps_share) if maps else {}
     text_losses = _collect(model, ids, batch, collector, progress, mapped)
     text_set = TextSet(model, list(ids.values()), batch)
     for name, by_layer in repeated_tokens(text_set, seed).items():
@@ -140,10 +142,12 @@ def _collect(
     return loss_by_name
 
 
-def _map_collectors(model: LensModel, ids: Mapping[str, Sequence[int]], swaps: int, only: int = MAPPED) -> Maps:
+def _map_collectors(
+    model: LensModel, ids: Mapping[str, Sequence[int]], swaps: int, only: int = MAPPED, share: float = 1.0
+) -> Maps:
     """Collectors of the maps of the first texts. They share the size limits with those of the swaps."""
     texts = min(len(ids), only, max(1, MAPPED - swaps))
-    share = 1 / (min(len(ids), max(1, MAPPED - swaps)) + swaps)
+    share /= min(len(ids), max(1, MAPPED - swaps)) + swaps
     softmax = only == MAPPED and set(model.info.mechanisms) == {SOFTMAX.name}
     return {
         number: MapCollector(model.pieces(text), sum(model.info.heads), softmax=softmax, share=share)

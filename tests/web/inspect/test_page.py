@@ -108,6 +108,7 @@ def test_story_maps_switch_and_removal(browser: Browser, softmax: Record, tmp_pa
     assert page.locator("#thumbnails button canvas").count() == len(softmax.heads)
     pair = next(finding for finding in softmax.story if finding.pairs).pairs[0]
     assert page.inner_text("#head-title") == f"Layer {pair.layer}, head {pair.head}", "the page opens with the example"
+    _check_kinds(page, softmax)
     page.locator("[data-head='L1H2']").first.click()
     page.evaluate("selectCell(40, null)")
     assert page.inner_text("#query-title").startswith("Query 40: ")
@@ -124,6 +125,15 @@ def test_story_maps_switch_and_removal(browser: Browser, softmax: Record, tmp_pa
     _check_keyboard_and_link(page, browser, tmp_path)
     _check_files(page)
     assert opened.problems == []
+
+
+def _check_kinds(page: Page, record: Record) -> None:
+    """A kind without heads names the nearest head with its score."""
+    induction = max(record.heads, key=lambda head: head.values["induction_mass"] or 0)
+    row = page.locator("#kinds-by-name tbody tr").filter(has_text="induction").inner_text()
+    share = 100 * (induction.values["induction_mass"] or 0)
+    assert row.split("\t")[1].split() == ["none;", "nearest", induction.label, f"{share:.1f}%"]
+    assert row.split("\t")[2] == "> 30%"
 
 
 def _check_numbers(page: Page, record: Record) -> None:
@@ -255,6 +265,15 @@ def test_several_models_are_compared(browser: Browser, softmax: Record, tmp_path
             assert shown is None if value is None else shown == pytest.approx(value, rel=1e-4)
     cells = page.locator("#compared tr", has_text="change without the brightest key").locator("td").all_inner_texts()
     assert cells[2] == "0"
+    differing = page.locator("[aria-label='findings that differ'] tbody tr")
+    sinks = differing.filter(has_text="Sinks").locator("td").all_inner_texts()
+    assert sinks[1].startswith(next(f.sentence for f in softmax.findings if f.topic == "Sinks")), (
+        "only softmax has sinks"
+    )
+    assert sinks[2] == "–"
+    threshold = differing.filter(has_text="threshold heads").locator("td").all_inner_texts()
+    assert threshold[1] == "none"
+    assert threshold[2].startswith(f"{len(records[1].heads)}: ")
     assert page.evaluate("CONTENT.matches.length") == len(matches(records)) == len(softmax.heads)
     page.evaluate("document.querySelector('#compared details').open = true")
     page.locator("#compared button", has_text="side by side").first.click()
@@ -262,6 +281,35 @@ def test_several_models_are_compared(browser: Browser, softmax: Record, tmp_path
     page.select_option("#model", "1")
     assert page.inner_text("#about").startswith("tiny multiscreen: multiscreen, ")
     assert page.locator("#thumbnails button").count() == 6
+    assert opened.problems == []
+
+
+def test_checkpoints_of_a_run_are_a_film(browser: Browser, softmax: Record, tmp_path: Path) -> None:
+    """Three frames whose heads differ in `first_mass`; the slider keeps the head, the query and the zoom."""
+    records = []
+    for step, share in ((100, 0.25), (200, 0.5), (300, 0.75)):
+        heads = tuple(replace(head, values={**head.values, "first_mass": share}) for head in softmax.heads)
+        model = replace(softmax.model, name=f"first, step {step}")
+        records.append(replace(softmax, model=model, heads=heads, made={**softmax.made, "step": step}))
+    opened = Opened(browser, tmp_path / "report.html", inspect_page(records))
+    page = opened.page
+    assert page.inner_text("#title") == "Attention in first during training"
+    assert page.evaluate("view.model") == 2, "opens at the newest checkpoint"
+    page.evaluate("selectCell(40, 3)")
+    page.evaluate("zoom(0.5, 30, 40)")
+    state = "JSON.stringify([view.layer, view.head, view.query, view.key, frame.span])"
+    before = page.evaluate(state)
+    page.locator("#film").focus()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate("[view.model, document.activeElement.id]") == [0, "film"], "the slider survives the redrawing"
+    assert page.evaluate(state) == before
+    assert page.inner_text("#frame") == "step 100"
+    line = page.locator(".forming-line.line-0").first.get_attribute("d") or ""
+    heights = [float(point.split()[1]) for point in line[1:].split("L")]
+    assert heights == pytest.approx([170 - 150 * share for share in (0.25, 0.5, 0.75)], abs=0.1)
+    page.locator("#play").click()
+    page.locator("#frame", has_text="step 300").wait_for()
     assert opened.problems == []
 
 

@@ -10,6 +10,7 @@ from keysift.cli.flags.out_file import make_folder_of
 from keysift.cli.flags.subject import check_subject, open_subject
 from keysift.core.config import config, to_dict
 from keysift.core.disk import write_atomic
+from keysift.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from keysift.lens.model import LensModel
@@ -44,6 +45,8 @@ class Args:
     """Also search the fewest keys that each head alone needs; many runs of the model."""
     diagnostics_only: bool = False
     """Leave out the tests of relative relevance."""
+    watch: bool = False
+    """Inspect the checkpoints of a run, and each new one while it trains: -o shows how heads form."""
 
 
 def run(args: Args) -> None:
@@ -61,6 +64,9 @@ def run(args: Args) -> None:
     from keysift.lens.model import encode_text
     from keysift.web.inspect.page import inspect_page
 
+    if args.watch:
+        _watch(args, texts)
+        return
     subject = open_subject(args.model)
     name, text = next(iter(texts.items()))
     encode_text(subject, name, text, args.tokens)  # a text that is too long fails before the work starts
@@ -87,6 +93,37 @@ def run(args: Args) -> None:
         print_json(record.to_json())
         return
     show(record, details=args.details)
+
+
+def _watch(args: Args, texts: dict[str, str]) -> None:
+    """Write the page again after each checkpoint of a run, and print a line for it."""
+    from keysift.cli.terminal.output import console
+    from keysift.cli.terminal.progress import ProgressBar
+    from keysift.core.terminal import escape_line
+    from keysift.lens.film import film
+    from keysift.web.inspect.page import inspect_page
+
+    refused = {"--json": args.json, "--record": args.record, "--maps": args.maps, "--swap": args.swap}
+    given = [flag for flag, value in {**refused, "--each-head": args.each_head}.items() if value]
+    if args.out is None or given:
+        came = f"got {given[0]}" if given else "none was given"
+        raise ConfigError(f"--watch writes a page to the file of -o and nothing else, {came}; use -o report.html")
+    with ProgressBar() as bar:
+        frames = film(
+            Path(args.model).expanduser(),
+            texts,
+            tokens=args.tokens,
+            batch=args.batch,
+            sample=args.sample,
+            progress=bar.update,
+        )
+        for records in frames:
+            write_atomic(args.out, inspect_page(records))
+            newest = records[-1]
+            loss = sum(text.loss for text in newest.texts) / len(newest.texts)
+            kinds = sorted({kind for head in newest.heads for kind in head.kinds})
+            line = f"{newest.model.name}: loss {loss:.3f}, kinds of heads: {', '.join(kinds) or 'none'}; {args.out}"
+            console().print(escape_line(line))
 
 
 def _write_maps(path: Path, subject: "LensModel", text: str, tokens: int | None, name: str, *, command: str) -> None:

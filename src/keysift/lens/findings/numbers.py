@@ -39,7 +39,9 @@ def count(heads: int, verb: str) -> str:
 
 
 def percent(share: float) -> str:
-    """Whole percents; one digit below 10%."""
+    """Whole percents; one digit below 10%, and above 99%, where all is not nearly all."""
+    if 0.995 < share < 1:
+        return f"{100 * share:.1f}%" if share <= 0.9995 else "over 99.9%"
     return f"{100 * share:.0f}%" if share >= 0.1 or share == 0 else f"{100 * share:.1f}%"
 
 

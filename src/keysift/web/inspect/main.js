@@ -53,13 +53,14 @@ function saveAddress() {
 
 function drawHeader() {
   const { model, texts } = record();
-  const names = CONTENT.records.map((r) => r.model.name);
+  const all = CONTENT.records.map((r) => r.model.name);
+  const names = CONTENT.film ? [`${all[0].replace(/, step [0-9,]+$/, "")} during training`] : all;
   const title = `Attention in ${names.length > 1 ? `${names.slice(0, -1).join(", ")} and ${names[names.length - 1]}` : names[0]}`;
   setText(byId("title"), title);
   document.title = title;
   const read = texts.map((t) => `${t.name}: ${formatCount(t.tokens)} tokens, loss ${formatValue(t.loss)}${t.bits_per_byte === null ? "" : ` (${formatValue(t.bits_per_byte)} bits per byte)`}, “${t.beginning}…”`);
   const mechanisms = [...new Set(model.mechanisms)].join(", ");
-  const name = names.length > 1 ? `${model.name}: ` : "";
+  const name = all.length > 1 ? `${model.name}: ` : "";
   setText(byId("about"), `${name}${model.family}, ${formatCount(model.parameters)} parameters, ${model.heads.length} layers, ${record().heads.length} heads, ${mechanisms}. ${read.join(" · ")}`);
 }
 
@@ -107,7 +108,7 @@ function drawAll() {
   const key = `${view.model} ${view.map} ${view.mode} ${view.width}`;
   if (key !== drawnThumbnails) {
     if (!drawnThumbnails.startsWith(`${view.model} ${view.map} `)) {
-      resetFrame();
+      if (!CONTENT.film || drawnThumbnails === "") resetFrame();
       drawTokens();
       drawHeader();
       drawStory();
@@ -115,6 +116,7 @@ function drawAll() {
     }
     drawnThumbnails = key;
     drawThumbnails();
+    drawKinds();
   }
   markThumbnail();
   drawModes();
@@ -124,6 +126,7 @@ function drawAll() {
   buildPanes();
   drawQuery();
   drawAcceptance();
+  drawForming();
   drawTopics();
   drawSave();
   saveAddress();
@@ -160,8 +163,8 @@ function onKey(event) {
 
 async function start() {
   await loadContent();
-  const { layer, head } = opening(0);
-  Object.assign(view, { layer, head });
+  if (CONTENT.film) view.model = CONTENT.records.length - 1;
+  Object.assign(view, opening(view.model));
   drawHeader();
   drawStory();
   drawCompare();

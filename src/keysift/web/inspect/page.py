@@ -51,7 +51,9 @@ def inspect_page(records: Sequence[Record]) -> str:
             }
             for kind in ALL_KINDS
         ],
-        "matches": plain(matches(records)) if len(records) > 1 else [],
+        "film": _is_film(records),
+        # Heads of one run are compared by their place.
+        "matches": plain(matches(records)) if len(records) > 1 and not _is_film(records) else [],
         "rows": plain(comparison(records)) if len(records) > 1 else [],
     }
     packed = zlib.compress(json.dumps(content, separators=(",", ":"), allow_nan=False).encode(), 9)
@@ -60,6 +62,11 @@ def inspect_page(records: Sequence[Record]) -> str:
         "arrays": [[dict(maps.arrays) for maps in record.maps] for record in records],
     }
     return script_page("inspect/page.html", styles=STYLES, scripts=SCRIPTS, data=data)
+
+
+def _is_film(records: Sequence[Record]) -> bool:
+    """Whether the records are checkpoints of one run (keysift.lens.film)."""
+    return len(records) > 1 and all("step" in record.made for record in records)
 
 
 def page_of(record: Record, *, inline: bool = False) -> str:

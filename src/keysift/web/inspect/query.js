@@ -114,7 +114,7 @@ function drawKeys(row, after) {
   const threshold = thresholdOf(view);
   const lines = row.slice(0, 40).map((k) => {
     const cells = [
-      html("td", {}, `${k.key} `, tokenText(tokens[k.key])),
+      html("td", { class: "key" }, `${k.key} `, tokenText(tokens[k.key])),
       html("td", { class: "figure" }, html("span", { class: "bar-cell", style: `--share:${Math.abs(k.weight) / most}` }), `${k.exact ? "" : "≈"}${formatValue(k.weight)}`),
     ];
     if (view.removed.size) cells.push(html("td", { class: "figure changed" }, after ? formatValue(after.get(k.key)) : "–"));
@@ -156,12 +156,12 @@ function drawEverywhere() {
   byId("everywhere").replaceChildren(html("thead", {}, html("tr", {}, titles.map((title) => html("th", { scope: "col" }, title)))), html("tbody", {}, rows));
 }
 
-/** Arcs from the query to its keys, over the positions of the text. @type {(row: KeyValue[], after: Map<number, number> | null) => void} */
+/** Arcs from the query to its keys, over the text up to the query. @type {(row: KeyValue[], after: Map<number, number> | null) => void} */
 function drawArcs(row, after) {
   const tokens = currentMap()?.meta.tokens ?? [];
   const chart = svgById("arcs");
   const width = fitWidth(chart, 190);
-  const x = (/** @type {number} */ at) => 16 + ((at + 0.5) * (width - 32)) / tokens.length;
+  const x = (/** @type {number} */ at) => 16 + ((at + 0.5) * (width - 32)) / (view.query + 1);
   const base = 128;
   /** @type {SVGElement[]} */
   const parts = [svg("line", { x1: 16, x2: width - 16, y1: base, y2: base, class: "grid" })];

@@ -123,5 +123,9 @@ function formatValue(value) {
   return formatNumber(value);
 }
 
-/** @type {(share: number | null) => string} */
-const formatPercent = (share) => (share === null ? "–" : `${(100 * share).toFixed(share > 0 && share < 0.0995 ? 1 : 0)}%`);
+/** Whole percents; one digit below 10%, and above 99%, where all is not nearly all. @type {(share: number | null) => string} */
+function formatPercent(share) {
+  if (share === null) return "–";
+  if (share > 0.995 && share < 1) return share > 0.9995 ? "over 99.9%" : `${(100 * share).toFixed(1)}%`;
+  return `${(100 * share).toFixed(share > 0 && share < 0.0995 ? 1 : 0)}%`;
+}

@@ -1,4 +1,4 @@
-// Thumbnails of all heads: one row per layer.
+// All heads: thumbnails, one row per layer, and the heads by name.
 
 function drawModes() {
   const found = mapOf(view);
@@ -34,7 +34,8 @@ function drawModes() {
 function drawPlaces() {
   /** @type {HTMLElement[]} */
   const parts = [];
-  if (CONTENT.records.length > 1) {
+  if (CONTENT.film) drawFilm();
+  else if (CONTENT.records.length > 1) {
     const select = html("select", { id: "model" }, CONTENT.records.map((r, i) => html("option", { value: i, selected: i === view.model }, r.model.name)));
     select.onchange = () => showModel(Number(select.value));
     parts.push(html("label", {}, "model ", select));
@@ -102,3 +103,28 @@ function markThumbnail() {
   for (const button of byId("thumbnails").querySelectorAll("button"))
     button.setAttribute("aria-pressed", String(button.getAttribute("data-head") === label(view)));
 }
+
+const NAMED = 6; // heads that a row shows
+
+/** Heads by name: the heads of each kind, or the head that comes nearest, with its score and the limit. */
+function drawKinds() {
+  const heads = record().heads;
+  const rows = CONTENT.kinds.flatMap((kind, at) => {
+    const score = (/** @type {HeadRecord} */ h) => h.values[kind.score] ?? null;
+    const scored = heads.filter((h) => score(h) !== null).sort((a, b) => (score(b) ?? 0) - (score(a) ?? 0));
+    const having = scored.filter((h) => h.kinds.includes(kind.name));
+    const general = CONTENT.kinds.slice(at + 1).some((k) => k.score === kind.score); // "sink" follows its two special kinds
+    if (!scored.length || (!having.length && (general || kind.limit === null))) return [];
+    const shown = having.length ? having : scored.slice(0, 1);
+    const chips = shown.slice(0, NAMED).flatMap((h) => [headChip(view.model, h.layer, h.head), ` ${kindScore(kind, score(h))} `]);
+    const more = having.length > NAMED ? [`and ${having.length - NAMED} more`] : [];
+    const nearest = having.length ? [] : [html("span", { class: "soft" }, "none; nearest ")];
+    return [[html("span", { title: kind.meaning }, kind.name), html("span", {}, ...nearest, ...chips, ...more), kind.limit === null ? "–" : `> ${kindScore(kind, kind.limit)}`]];
+  });
+  const meanings = html("dl", {}, CONTENT.kinds.flatMap((kind) => [html("dt", {}, kind.name), html("dd", {}, kind.meaning)]));
+  const help = html("details", {}, html("summary", {}, "What the kinds mean"), meanings);
+  byId("kinds-by-name").replaceChildren(html("h3", {}, "Heads by name"), createTable(["kind", "heads with their score", "limit"], rows, "kinds of heads"), help);
+}
+
+/** Scores of kinds are shares; the margin of a threshold is a score. @type {(kind: Kind, score: number | null) => string} */
+const kindScore = (kind, score) => (kind.limit === null ? formatValue(score) : formatPercent(score));

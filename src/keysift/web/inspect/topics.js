@@ -1,4 +1,4 @@
-// What is folded: all findings by topic, kinds of heads with their scores and limits, experiments, diagnostics of the head.
+// What is folded: all findings by topic, experiments, diagnostics of the head.
 
 /** @type {(titles: string[], rows: Cell[][], name?: string) => HTMLElement} */
 function createTable(titles, rows, name) {
@@ -19,7 +19,6 @@ function drawTopics() {
   rest.forEach((f) => topics.set(f.topic, [...(topics.get(f.topic) ?? []), f]));
   const { leave_out, dilution, nothing_relevant, functional } = record().tests;
   const parts = [...topics].map(([topic, list]) => folded(`${topic}: ${list.length} more`, ...list.map((f) => findingCard(f, view.model, "h4"))));
-  parts.push(kindsTable());
   if (leave_out) parts.push(leaveOutTable(leave_out));
   if (dilution) parts.push(folded("Distraction by unrelated tokens", html("p", {}, `The last ${dilution.span} tokens are read after m unrelated tokens. The largest weight on a key among them falls like n^-b.`), createTable(["head", "b", ...dilution.added.map((m) => `m = ${m}`)], dilution.heads.map((h) => [label(h), h.exponent, ...h.focus]), "dilution")));
   if (nothing_relevant) parts.push(nothingRelevantTable(nothing_relevant));
@@ -27,17 +26,6 @@ function drawTopics() {
   if (record().swaps.length) parts.push(swapsTable());
   parts.push(valuesTable());
   byId("topics").replaceChildren(...parts);
-}
-
-function kindsTable() {
-  const rows = CONTENT.kinds.map((kind) => {
-    const heads = record().heads.filter((h) => h.kinds.includes(kind.name));
-    const scored = record().heads.filter((h) => (h.values[kind.score] ?? null) !== null);
-    const best = scored.sort((a, b) => (b.values[kind.score] ?? 0) - (a.values[kind.score] ?? 0))[0];
-    const nearestHead = best ? html("span", {}, headChip(view.model, best.layer, best.head), ` ${formatValue(best.values[kind.score])}`) : "–";
-    return [kind.name, html("span", {}, heads.map((h) => headChip(view.model, h.layer, h.head))), nearestHead, kind.limit ?? "–", kind.meaning];
-  });
-  return folded("Kinds of heads, with scores and limits", createTable(["kind", "heads", "largest score", "limit", "meaning"], rows, "kinds of heads"));
 }
 
 /** @type {(test: LeaveOutTest) => HTMLElement} */

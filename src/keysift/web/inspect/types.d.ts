@@ -71,6 +71,7 @@ interface InspectionRecord {
   heads: HeadRecord[];
   swaps: Swap[];
   maps: MapRecord[];
+  made: { step?: number };
   /** Results by the name of the test; empty if the tests were left out. */
   tests: {
     absolute_percentile?: { tokens: number; levels: number[]; scores: Record<string, number[][]>; best: Record<string, number[][]> };
@@ -108,6 +109,8 @@ interface Content {
   terms: Record<string, Term>;
   kinds: Kind[];
   matches: Match[];
+  /** Whether the records are checkpoints of one run. */
+  film: boolean;
   rows: [string, (number | null)[]][];
 }
 /** Heads of the first model and the most similar head of another. */
