@@ -72,7 +72,7 @@ function drawHeadTitle() {
     const score = kind ? head?.values[kind.score] : null;
     return `${name} (score ${formatValue(score)}${kind?.limit === null || !kind ? "" : `, limit ${kind.limit}`}): ${kind?.meaning}.`;
   });
-  setText(byId("kinds"), kinds.join(" ") || "No single kind: it does not exceed the limit of any kind below.");
+  setText(byId("kinds"), kinds.join(" ") || "No single kind: it does not exceed the limit of any kind above.");
 }
 
 function drawBeside() {
