@@ -121,8 +121,8 @@ def _exactness() -> str:
     return (
         f"- **Exactness**: {len({row.mechanism for row in result.rows})} mechanisms on "
         f"{len({row.backend for row in result.rows})} backends agree with their fp64 definition in value and every "
-        f"gradient; the largest fp32 error is {result.largest:.1e} of the largest entry. "
-        f"[Mechanisms](docs/mechanisms/README.md)"
+        f"gradient, up to twice the rounding error of plain fp32 torch: at most {result.worst.error:.1e} of the "
+        f"largest entry, {result.worst.plain:.1e} in plain torch. [Mechanisms](docs/mechanisms/README.md)"
     )
 
 

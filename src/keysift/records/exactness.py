@@ -31,8 +31,9 @@ class Exactness:
     version: Literal[1] = 1
 
     @property
-    def largest(self) -> float:
-        return max(row.error for row in self.rows)
+    def worst(self) -> BackendError:
+        """The row with the largest error."""
+        return max(self.rows, key=lambda row: row.error)
 
     @property
     def agrees(self) -> bool:
