@@ -48,6 +48,9 @@ def regenerate(text: str) -> str:
 def output(command: str) -> str:
     """Standard output of a command. `keysift` runs in this process, because most of its time is importing torch."""
     program, *arguments = shlex.split(command)
+    if arguments[:2] == ["bench", "show"] and not (ROOT / arguments[2]).exists():
+        name = Path(arguments[2]).stem
+        return f"No results are stored yet. `keysift bench {name} --out {arguments[2]}` measures them."
     if program != "keysift":
         beside_python = Path(sys.executable).parent / program
         process = subprocess.run([beside_python, *arguments], check=True, capture_output=True, text=True, cwd=ROOT)

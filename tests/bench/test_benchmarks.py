@@ -120,7 +120,7 @@ def test_train(trained: train.Sizes) -> None:
 def test_search(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "MAX_REPEATS", 1)
     monkeypatch.setattr(search.machine, "with_peaks", lambda examined: examined)
-    sizes = search.Sizes(contexts=(4096, 5000), text_tokens=300, psi=2, rounds=1, pairs=12_000)
+    sizes = search.Sizes(contexts=(4096, 5000), text_tokens=300, psi=2, rounds=1, pairs=12_000, forward=300)
     result = search.measure(sizes, command="", log=quiet)
     assert [target.met for target in result.targets] == [None] * len(result.targets)
     values = {target.name: target.value for target in result.targets}
@@ -128,7 +128,7 @@ def test_search(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [value for name, value in values.items() if "memory" in name] == [pytest.approx(27, abs=6)]
     settings = {row.what: row.setting for row in result.rows if row.tokens == 5000}
     assert settings["random keys, r = 0.92"].startswith("auto: accepted 3")
-    assert sum(what.startswith("trained keys, layer ") for what in settings) == 4
+    assert sum(what.startswith("one-hop-multiscreen, layer ") for what in settings) == 4
 
 
 @needs_kernel

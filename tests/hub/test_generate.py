@@ -68,6 +68,28 @@ def test_window_expansion_in_generate(windowed: Any, cached: bool) -> None:
 
 
 @SLOW
+@pytest.mark.parametrize("beams", [1, 2])
+def test_exact_search_in_generate(windowed: Any, beams: int) -> None:
+    """Left-padded rows, one of them long enough for sketches, give the tokens of a scan."""
+    long = torch.randint(0, 256, (5000,), generator=torch.Generator().manual_seed(1)).tolist()
+    generated = {}
+    try:
+        for search in ("scan", "sketch"):
+            windowed.inference = Inference(expand_windows=CONTEXT, search=search)
+            options = {"num_beams": beams, "max_new_tokens": 5, "do_sample": False, "eos_token_id": None}
+            output = windowed.generate(
+                **padded([long, PROMPTS[0]]), **options, pad_token_id=0, return_dict_in_generate=True
+            )
+            generated[search] = output.sequences.tolist()
+            counts = [layer for layer in output.past_key_values.past.key_counts() if layer is not None]
+            read, visible = (sum(int(getattr(layer, name).sum()) for layer in counts) for name in ("read", "in_window"))
+            assert (read < visible) is (search == "sketch"), (search, read, visible)
+    finally:
+        windowed.inference = Inference()
+    assert generated["sketch"] == generated["scan"]
+
+
+@SLOW
 def test_sampling_follows_the_seed_with_and_without_cache(model: Any) -> None:
     generated = []
     for cached in (True, False):

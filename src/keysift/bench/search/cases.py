@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from keysift.data import find_source
 from keysift.models.architecture import MultiscreenArch
 from keysift.models.language_model import LanguageModel
 from keysift.models.registry import build, configure
@@ -27,7 +28,7 @@ class TileKeys:
 
     name: str
     acceptance: float
-    queries: Tensor  # QUERIES, KEY_WIDTH
+    queries: Tensor  # QUERIES, key width
     keys: Tensor
 
 
@@ -46,20 +47,20 @@ def leaning_keys(acceptance: float, count: int) -> TileKeys:
 
 
 @torch.inference_mode()
-def trained_tiles(opened: TextModel, *, text_tokens: int, count: int) -> list[TileKeys]:
+def trained_tiles(checkpoint: str, opened: TextModel, *, text_tokens: int, count: int) -> list[TileKeys]:
     """Every tile of a model whose window is longer than its training length, with the keys of long texts.
 
-    Windows are expanded. The texts are symbols drawn uniformly, one text after the other.
+    Windows are expanded. The texts follow each other: Python's standard library for a model of text, and symbols drawn
+    uniformly for a model of a generated task.
     """
     model = opened.model
-    generator = torch.Generator().manual_seed(0)
+    ids = token_ids(opened, -(-count // text_tokens) * text_tokens)
     keys: dict[tuple[int, int], list[Tensor]] = {}
     queries: dict[tuple[int, int], Tensor] = {}
     inference = model.cache(1, inference=Inference(expand_windows=True)).inference  # with the training length
-    for _ in range(-(-count // text_tokens)):
-        ids = torch.randint(0, model.config.vocab_size, (1, text_tokens), generator=generator)
+    for text_1T in ids.view(-1, 1, text_tokens):
         with trace(model, "layers.*.k") as traced_k, trace(model, "layers.*.q") as traced_q:
-            model.hidden(ids, inference=inference)
+            model.hidden(text_1T, inference=inference)
         for layer, scalars in enumerate(model.layer_scalars()):
             k_HTK, q_HTK = (list(traced.values())[layer][0] for traced in (traced_k, traced_q))
             for tile, window in enumerate(scalars.windows(inference)):
@@ -69,9 +70,23 @@ def trained_tiles(opened: TextModel, *, text_tokens: int, count: int) -> list[Ti
     tiles = []
     for (layer, tile), parts in keys.items():
         acceptance = float(model.scalars()[layer]["acceptance"][tile])
-        name = f"trained keys, layer {layer}, tile {tile}, r = {acceptance:.2f}"
+        name = f"{checkpoint}, layer {layer}, tile {tile}, r = {acceptance:.2f}"
         tiles.append(TileKeys(name, acceptance, queries[layer, tile], torch.cat(parts)))
     return tiles
+
+
+def token_ids(opened: TextModel, count: int) -> Tensor:
+    tokenizer = opened.tokenizer
+    if tokenizer.name.startswith("recall:"):
+        generator = torch.Generator().manual_seed(0)
+        return torch.randint(0, opened.model.config.vocab_size, (count,), generator=generator)
+    ids: list[int] = []
+    while len(ids) < count:
+        for document in find_source("stdlib").documents():
+            ids += tokenizer.encode(document.text)
+            if len(ids) >= count:
+                break
+    return torch.tensor(ids[:count])
 
 
 class TileCase:
@@ -91,7 +106,7 @@ class TileCase:
         inference = Inference(expand_windows=CONTEXT, search=search)
         self.cache: Cache = self.model.cache(1, inference=inference)
         (layer,) = self.cache.layers
-        widths = {"k": KEY_WIDTH, "v": value_width}
+        widths = {"k": tile.keys.shape[1], "v": value_width}
         layer.reserve(length + 1, {name: torch.empty(0, 1, 1, x, dtype=dtype) for name, x in widths.items()})
         repeats = -(-length // len(tile.keys))
         layer.entries["k"][0, :length] = tile.keys.repeat(repeats, 1)[:length]
@@ -129,11 +144,12 @@ def unit_query(tile: TileKeys, dtype: torch.dtype) -> tuple[Tensor, float]:
 
 
 def _one_tile(tile: TileKeys, value_width: int) -> LanguageModel:
-    arch = MultiscreenArch(depth=1, tiles=1, width=KEY_WIDTH, key_width=KEY_WIDTH, value_width=value_width)
+    width = tile.keys.shape[1]
+    arch = MultiscreenArch(depth=1, tiles=1, width=width, key_width=width, value_width=value_width)
     model = build(configure(arch, vocab_size=QUERIES, context=CONTEXT), torch.Generator().manual_seed(0)).eval()
     with torch.no_grad():
         model.get_parameter("embedding.weight").copy_(tile.queries)
-        model.get_parameter("layers.0.tiles.q_proj.weight").copy_(torch.eye(KEY_WIDTH))
+        model.get_parameter("layers.0.tiles.q_proj.weight").copy_(torch.eye(width))
         model.get_parameter("layers.0.tiles.scalars.s_w").fill_(30.0)  # a window of e^30 tokens
         acceptance = torch.tensor([tile.acceptance], dtype=torch.float64)
         model.get_parameter("layers.0.tiles.scalars.s_r").copy_(torch.logit(acceptance))

@@ -15,6 +15,7 @@ import keysift.bench.models as models
 from keysift.bench.collector import Collector, Log
 from keysift.bench.contestants import ModelCase
 from keysift.bench.model_cases import EXPANDED, INFINITE_SHARE, matching_transformer, multiscreen
+from keysift.bench.search import forward
 from keysift.bench.search.cases import (
     KEY_WIDTH,
     QUERIES,
@@ -29,6 +30,7 @@ from keysift.bench.timing import Turns, interleave, median_ratio, quartiles, row
 from keysift.core.config import config
 from keysift.core.statistics import power_law_exponent
 from keysift.models import text_model
+from keysift.models.multiscreen import MultiscreenConfig
 from keysift.nn.inference import Search
 from keysift.records.bench import Result, at_least, at_most
 from keysift.runs import machine
@@ -48,11 +50,22 @@ class Sizes:
     """Seconds after which no more rounds of a comparison begin."""
     pairs: int = 10**7
     """Of query and key at the threshold, to find missed keys."""
-    checkpoint: Path = Path("checkpoints/one-hop-multiscreen")
+    checkpoints: Path = Path("checkpoints")
+    """A folder. Every Multiscreen in it that has a window longer than its training length is measured."""
+    forward: int = 131_072
+    """Tokens of the forward pass of a whole model."""
 
 
 FULL = Sizes()
-QUICK = Sizes(contexts=(2**12, 2**15, 2**16), text_tokens=2**12, psi=4, rounds=3, limit=2.0, pairs=2**17)
+QUICK = Sizes(
+    contexts=(2**12, 2**15, 2**16),
+    text_tokens=2**12,
+    psi=4,
+    rounds=3,
+    limit=2.0,
+    pairs=2**17,
+    forward=4096,
+)
 RANDOM = {0.3: 25.0, 0.5: 8.0, 0.92: 3.0}  # acceptance, and the required speedup at the longest context
 GROWTH_FROM = 2**16
 
@@ -73,6 +86,9 @@ def measure(sizes: Sizes, *, command: str, log: Log) -> Result:
     name = "search over the scan of prepared keys, the slowest of all keys and contexts: time"
     results.targets.append(at_most(name, max(slowest), 1.05, full_size=full, unit="x"))
     upkeep(results, sizes, whole_model(results, sizes, full), full)
+    forward.whole_forward(
+        results, sizes.psi, sizes.forward, full=(sizes.psi, sizes.forward) == (FULL.psi, FULL.forward)
+    )
     missed = results.measure_once(f"{sizes.pairs:,} keys at the threshold", lambda: missed_keys(sizes.pairs))
     name = (
         f"missed keys among {sizes.pairs:,} with scores within 1e-6 of the threshold, by any way of search, all dtypes"
@@ -104,7 +120,7 @@ def over_contexts(
                 tile.name, "decode", length, times["search"], setting=setting, against=against, theirs=times[key]
             )
             if results.machine.read_gb_per_s:  # as if every key were read
-                share = 4e-9 * KEY_WIDTH * length / timed.seconds.median / results.machine.read_gb_per_s
+                share = 4e-9 * tile.keys.shape[1] * length / timed.seconds.median / results.machine.read_gb_per_s
                 timed = replace(timed, read_share=share)
             results.rows.append(timed)
     growing = [(length, seconds) for length, seconds in medians.items() if length >= GROWTH_FROM]
@@ -130,19 +146,24 @@ def time_tile(sizes: Sizes, tile: TileKeys, length: int, way: Search) -> dict[st
 
 def trained(results: Collector, sizes: Sizes, full: bool) -> list[float]:
     """Add rows and targets for the long tiles of a trained model. Returns times of search over those of the scan."""
-    if not sizes.checkpoint.exists():
-        results.notes.append(f"trained tiles: not measured, there is no {sizes.checkpoint} here")
+    tiles = []
+    for folder in sorted(sizes.checkpoints.glob("*/config.json")):
+        opened = text_model.open(folder.parent)
+        if isinstance(opened.model.config, MultiscreenConfig):
+            results.log(f"reading texts of {sizes.text_tokens:,} tokens with {folder.parent}")
+            tiles += trained_tiles(folder.parent.name, opened, text_tokens=sizes.text_tokens, count=sizes.contexts[-1])
+    if not tiles:
+        results.notes.append(f"trained tiles: not measured, no Multiscreen in {sizes.checkpoints} has a long window")
         return []
-    results.log(f"reading texts of {sizes.text_tokens:,} tokens with {sizes.checkpoint}")
-    tiles = trained_tiles(text_model.open(sizes.checkpoint), text_tokens=sizes.text_tokens, count=sizes.contexts[-1])
     speedups, growth, ratios = {}, {}, []
     for tile in tiles:
         speedups[tile.name], growth[tile.name], slower = over_contexts(results, sizes, tile)
         ratios += slower
     worst, best = min(speedups, key=speedups.__getitem__), max(speedups, key=speedups.__getitem__)
     results.notes.append(
-        f"trained keys: every tile of {sizes.checkpoint} with an expanded window; keys of texts of "
-        f"{sizes.text_tokens:,} random symbols one after the other, queries of the last positions; "
+        f"trained keys: every tile of the models in {sizes.checkpoints} with an expanded window; keys of texts of "
+        f"{sizes.text_tokens:,} tokens one after the other (recall: random symbols; text: Python's standard library), "
+        f"queries of the last positions; "
         f"the fastest is {best}"
     )
     where = f"one tile, one query, {sizes.contexts[-1]:,} trained keys"
