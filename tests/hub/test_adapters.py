@@ -89,6 +89,8 @@ def test_prompt_tuning_finds_the_sizes(tmp_path: Path) -> None:
         assert bool(gradient.any())
 
 
+# transformers 5.5 takes the device of the parameters, meta, for that of the model; 5.22 does not.
+@pytest.mark.filterwarnings("ignore:You are calling .generate:UserWarning")
 @pytest.mark.parametrize("where", ["cpu", "disk"])
 @pytest.mark.parametrize("name", KINDS)
 def test_offloaded_weights(name: str, where: str, tmp_path: Path) -> None:
