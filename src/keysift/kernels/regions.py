@@ -175,19 +175,25 @@ def _keys_in_window(call: Call, start: int, stop: int) -> tuple[int, int]:
 
 def visible_counts(call: Call) -> Tensor:
     """The number of keys each query sees: int64, broadcastable to B H T 1."""
-    all_regions = regions_of(call)
-    if all_regions is None:
+    if regions_of(call) is None:
         return torch.cat([call.visible(queries, keys).count_BHT1 for queries, keys in query_blocks(call)], dim=2)
-    batch = 1 if all(region.row is None for region in all_regions) else call.q.shape[0]
-    counts = torch.zeros(batch, 1, call.q.shape[2], 1, dtype=torch.int64, device=call.q.device)
-    for region in all_regions:
-        keys = region.shape[1]
-        if region.band is not None:
-            added = _band_mask(region, counts.device).sum(-1, keepdim=True)
-        else:
-            added = torch.arange(1, keys + 1, device=counts.device)[:, None] if region.causal else torch.tensor(keys)
-        counts[region.rows, :, region.queries] += added
+    mask, device = window_mask_of(call), call.q.device
+    if mask.segments is None:
+        at_T = torch.arange(call.q.shape[2], device=device) + mask.offset
+        return _counts(mask, at_T, call.k.shape[2]).view(1, 1, -1, 1)
+    counts = torch.zeros(call.q.shape[0], 1, call.q.shape[2], 1, dtype=torch.int64, device=device)
+    for row, query, queries, _, keys, offset in mask.segments.tolist():
+        at_T = torch.arange(queries, device=device) + offset
+        counts[row, 0, query : query + queries, 0] += _counts(mask, at_T, keys)
     return counts
+
+
+def _counts(mask: WindowMask, at_T: Tensor, keys: int) -> Tensor:
+    """Number of keys that the queries at these positions see, counted from the first of the `keys`."""
+    if not mask.causal:
+        return torch.full_like(at_T, keys)
+    beyond_T = (at_T - mask.window + 1).clamp(0, keys) if mask.window else torch.zeros_like(at_T)
+    return (at_T + 1).clamp(0, keys) - beyond_T + beyond_T.clamp(max=mask.kept)
 
 
 def own_keys(segments: Tensor | None, offset: int, q: Tensor, keys: int) -> tuple[Tensor, Tensor]:
