@@ -142,6 +142,23 @@ def test_a_checkpoint_counts_once_the_run_links_to_it(tmp_path: Path) -> None:
     assert summary(run).saved == 20, "a dangling link is ignored"
 
 
+def test_weights_are_linked_last(tiny: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    linked: list[str] = []
+
+    def symlink_to(path: Path, target: Path) -> None:
+        linked.append(path.name)
+        os.symlink(target, path)
+
+    run = run_training(tiny, tmp_path / "run")
+    for link in [path for path in run.iterdir() if path.is_symlink()]:
+        link.unlink()
+    monkeypatch.setattr(Path, "symlink_to", symlink_to)
+    Run(run).link_model()
+    assert set(linked) >= {"config.json", "keysift_tokenizer.json"}
+    assert linked[-1] == "model.safetensors", "a crash between two links leaves weights that cannot be loaded"
+    keysift.load(run)
+
+
 def test_a_run_on_a_built_corpus_resumes_with_its_tokenizer(tiny: TrainConfig, tmp_path: Path) -> None:
     build_corpus(tiny.data, "bpe:300", tmp_path / "corpus", show=False)
     run = run_training(replace(tiny, data=str(tmp_path / "corpus"), steps=4), tmp_path / "run")

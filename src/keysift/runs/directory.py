@@ -103,10 +103,14 @@ class Run:
             self.link_model()
 
     def link_model(self) -> None:
-        """Link the model files into the run directory. The links go through `last`, so they never change."""
+        """Link the model files into the run directory. The links go through `last`, so they never change.
+
+        The weights come last: after a crash, a directory that has them has everything that `load` reads.
+        """
         last = Path(CHECKPOINTS) / LAST
         names = [path.name for path in (self.path / last).iterdir() if path.is_file()]
-        for name in {*names, CONFIG, WEIGHTS} - {MANIFEST, checkpoint.PROGRESS}:
+        names = sorted({*names, CONFIG} - {MANIFEST, checkpoint.PROGRESS, WEIGHTS})
+        for name in (*names, WEIGHTS):
             link = self.path / name
             if not link.is_symlink() and not link.exists():
                 link.symlink_to(last / name)
