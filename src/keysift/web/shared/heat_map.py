@@ -75,8 +75,8 @@ def relevance_map(name: str, weights: Sequence[Sequence[float]], size: int = 180
     """Draw attention weights, queries from top to bottom and keys from left to right.
 
     The largest weight has the darkest shade. Exact zeros are blank; any other weight has at least the lightest shade.
-    Negative weights have a colour of their own. The shades are a grey PNG that masks the colour of the page's theme:
-    a map of 128 tokens takes at most 7 KB, where a rectangle per run of equal cells takes up to 110.
+    Negative weights have a colour of their own. The shades are a grey PNG that masks the colour of the page's theme,
+    because a rectangle per run of equal cells takes many times the space.
     """
     largest = max((abs(weight) for row in weights for weight in row), default=0.0) or 1.0
     length = len(weights)
