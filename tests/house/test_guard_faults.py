@@ -235,7 +235,7 @@ CONCURRENCY_AND_LIMITS = [
         "_recover(out / name)",
         '""',
         "tests/sweep/test_sweep.py",
-        "leads_to",
+        "link_of_a_finished_run",
     ),
     Fault(
         "an unreferenced checkpoint counted",
@@ -275,7 +275,7 @@ CONCURRENCY_AND_LIMITS = [
         "call.q.shape[0] == 0",
         "False",
         "tests/kernels/test_transforms.py",
-        "no_rows",
+        "empty_batch",
     ),
     Fault("any number of parameters", "train/preflight.py", "parameters > MAX_COUNTED", "False", LIMITS, "dry_run"),
     Fault(
