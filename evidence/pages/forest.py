@@ -93,7 +93,8 @@ def _draw_group(parts: list[str], top: float, unit: str, group: Sequence[Row]) -
         return PLOT_LEFT + (value + limit) / (2 * limit) * (PLOT_RIGHT - PLOT_LEFT)
 
     parts.append(f"<text x='8' y='{top + 14:.0f}' font-weight='bold' fill='var(--ink)'>Effect: {safe(unit)}</text>")
-    texts = [[*wrapped(row.text, TEXT, SIZE), *wrapped(row.study, TEXT, SIZE)] for row in group]
+    studies = [wrapped(row.study, TEXT, SIZE) for row in group]
+    texts = [[*wrapped(row.text, TEXT, SIZE), *study] for row, study in zip(group, studies, strict=True)]
     bases = [wrapped(f"{row.verdict}; {row.basis}", WIDTH - PLOT_RIGHT - 24, SIZE) for row in group]
     heights = [LINE * max(len(text), len(base)) + GAP for text, base in zip(texts, bases, strict=True)]
     bottom = top + HEAD + sum(heights)
@@ -104,10 +105,9 @@ def _draw_group(parts: list[str], top: float, unit: str, group: Sequence[Row]) -
             f"<text class='tick' x='{x(value):.1f}' y='{top + 30:.0f}' text-anchor='middle'>{safe(tick(value))}</text>"
         )
     y = top + HEAD
-    for row, text, base, height in zip(group, texts, bases, heights, strict=True):
+    for row, text, study, base, height in zip(group, texts, studies, bases, heights, strict=True):
         middle = y + (height - GAP) / 2
-        soft = len(wrapped(row.study, TEXT, SIZE))
-        parts.append(_lines(text, 8, y, soft) + _lines(base, PLOT_RIGHT + 16, y))
+        parts.append(_lines(text, 8, y, len(study)) + _lines(base, PLOT_RIGHT + 16, y))
         if row.interval is not None:
             ends = f"x1='{x(row.interval[0]):.1f}' x2='{x(row.interval[1]):.1f}' y1='{middle:.1f}' y2='{middle:.1f}'"
             parts.append(f"<line {ends} stroke='var(--s0)' stroke-width='2'/>")
