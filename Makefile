@@ -82,14 +82,16 @@ sanitize:
 	cmake --build build/sanitize --parallel 2
 	for isa in plain avx2 avx512; do echo "$$isa"; KEYSIFT_ISA=$$isa build/sanitize/keysift_driver || exit 1; done
 
-# The library and its driver for ARM: the plain variant, whose vectors become NEON, in an emulator. Needs the packages
-# g++-aarch64-linux-gnu and qemu-user.
+# The library and its driver for ARM: the plain variant, whose vectors become NEON, in a slow emulator. So the
+# driver runs one case in EVERY, and fails if that leaves out a variant of a kernel; EVERY=1 runs every case. Needs the
+# packages g++-aarch64-linux-gnu and qemu-user.
+EVERY ?= 11
 aarch64:
 	cmake -S csrc -B build/aarch64 -DKEYSIFT_DRIVER=ON -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
 		-DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++
 	cmake --build build/aarch64 --parallel 2
 	aarch64-linux-gnu-objdump --disassemble build/aarch64/libkeysift_cpu.so | grep --count --extended-regexp 'fml[as]\s+v[0-9]+\.4s'
-	qemu-aarch64 -L /usr/aarch64-linux-gnu build/aarch64/keysift_driver
+	qemu-aarch64 -L /usr/aarch64-linux-gnu build/aarch64/keysift_driver $(EVERY)
 
 # The sdist and a manylinux wheel of the newest commit in dist/, with every CPU variant.
 define build_wheel

@@ -1,8 +1,12 @@
 // Runs forward and backward passes over unusual shapes, for the sanitizers. Every buffer has exactly the documented size.
+//
+// keysift_driver N runs one case in N, for an emulator. It fails if that leaves out a variant of a kernel: a combination of width, kind,
+// type, window, acceptance and segments.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
+#include <set>
 #include <vector>
 
 #include "decode.h"
@@ -12,6 +16,26 @@
 #include "tile.h"
 
 namespace {
+
+// Selects one case in `every`, and notes which variants of a kernel were met and which of them ran.
+int64_t every = 1;
+struct Cases {
+  int64_t count = 0, run = 0;
+  std::set<std::vector<double>> met, ran;
+  bool next(const std::vector<double>& variant) {
+    const bool runs = count++ % every == 0;
+    met.insert(variant);
+    if (runs) ran.insert(variant);
+    run += runs;
+    return runs;
+  }
+  int64_t finish(const char* kernel) const {
+    if (ran.size() == met.size()) return run;
+    std::fprintf(stderr, "one case in %lld leaves out %zu of %zu variants of %s; use 1, or a small number without factors 2, 3, 5, 7\n",
+                 static_cast<long long>(every), met.size() - ran.size(), met.size(), kernel);
+    std::exit(1);
+  }
+};
 
 struct Case {
   int64_t batch, tiles, kv_tiles, queries, keys, key_width, value_width;
@@ -315,30 +339,38 @@ int run_decodes() {
 }
 
 // Exact search in rings with less than one epoch of slots, and with one and a part. The second is full and overwrites its keys.
-int run_searches() {
-  int count = 0;
+int64_t run_searches() {
+  Cases cases;
   for (int32_t search = KEYSIFT_SEARCH_AUTO; search <= KEYSIFT_SEARCH_MOMENTS; ++search) {
     for (int32_t dtype : {KEYSIFT_F32, KEYSIFT_BF16, KEYSIFT_F16}) {
+      const std::vector<double> variant{double(search), double(dtype)};
       for (float window : {3000.0f, INFINITY}) {
         for (float acceptance : {0.3f, 1.0f}) {
           for (int64_t threads : {1, 3}) {
-            run_decode({1, 2, 2, 7, 9, 16, dtype, KEYSIFT_SCREENING, false, 12, threads, search, 4101, 4000, window, acceptance});
-            run_decode({2, 1, 1, 16, 24, 16, dtype, KEYSIFT_SCREENING, true, 12, threads, search, 17003, 34000, window, acceptance});
-            count += 2;
+            const DecodeCase part{1, 2, 2, 7, 9, 16, dtype, KEYSIFT_SCREENING, false, 12, threads, search, 4101, 4000, window, acceptance};
+            const DecodeCase full{2, 1, 1, 16, 24, 16, dtype, KEYSIFT_SCREENING, true, 12, threads, search, 17003, 34000, window, acceptance};
+            if (cases.next(variant)) run_decode(part);
+            if (cases.next(variant)) run_decode(full);
           }
         }
       }
     }
   }
-  return count;
+  return cases.finish("exact search");
 }
 
 }  // namespace
 
-int main() {
+int main(int arguments, char** argument) {
+  if (arguments > 1) every = std::atoll(argument[1]);
+  if (arguments > 2 || every < 1) {
+    std::fprintf(stderr, "usage: keysift_driver [N], to run one case in N\n");
+    return 2;
+  }
   const int64_t lengths[][2] = {{1, 1}, {15, 15}, {63, 64}, {65, 65}, {1, 130}, {200, 7}, {70, 600}, {0, 5}, {5, 0}};
   const int64_t widths[][2] = {{16, 64}, {32, 128}, {3, 5}, {40, 100}};
-  int count = 0;
+  Cases sums, sticks, screening, tiles;
+  int64_t count = 1;
   for (int64_t threads : {1, 3}) {
     keysift_set_threads(nullptr, nullptr, threads);
     for (const auto& length : lengths) {
@@ -353,9 +385,9 @@ int main() {
           for (bool segments : {false, true}) {
             for (int64_t window : {0, 20}) {
               const Case c{2, 4, 4, length[0], length[1], width[0], width[1], KEYSIFT_F32, 0, 1.0f, 1.0f, segments};
-              run_sums(c, kind, window);
-              if (kind == KEYSIFT_RELU) run_sticks(c, window);
-              ++count;
+              const std::vector<double> variant{double(width[0]), double(kind), double(segments), double(window)};
+              if (sums.next(variant)) run_sums(c, kind, window);
+              if (kind == KEYSIFT_RELU && sticks.next(variant)) run_sticks(c, window);
             }
           }
         }
@@ -363,9 +395,11 @@ int main() {
           for (float window : {0.3f, 17.0f, INFINITY}) {
             for (float acceptance : {0.3f, 1.0f}) {
               for (bool segments : {false, true}) {
-                run({2, 4, 2, length[0], length[1], width[0], width[1], dtype, 0, window, acceptance, segments});
-                run_tile({2, 4, 4, length[0], length[0], width[0], width[1], dtype, 0, window, acceptance, segments}, window > 1);
-                count += 2;
+                const std::vector<double> variant{double(width[0]), double(dtype), window, acceptance, double(segments)};
+                const Case c{2, 4, 2, length[0], length[1], width[0], width[1], dtype, 0, window, acceptance, segments};
+                if (screening.next(variant)) run(c);
+                const Case tile{2, 4, 4, length[0], length[0], width[0], width[1], dtype, 0, window, acceptance, segments};
+                if (tiles.next(variant)) run_tile(tile, window > 1);
               }
             }
           }
@@ -374,6 +408,7 @@ int main() {
     }
   }
   run({1, 1, 1, 70, 70, 1, 1, KEYSIFT_F32, KEYSIFT_NO_ROTATION | KEYSIFT_NO_TANH, 30.0f, 0.9f, false});
+  count += sums.finish("sums") + sticks.finish("sticks") + screening.finish("screening") + tiles.finish("tiles");
   count += run_decodes() + run_searches();
-  std::printf("%s: %d cases\n", keysift_isa(), count + 1);
+  std::printf("%s: %lld cases\n", keysift_isa(), static_cast<long long>(count));
 }
