@@ -13,7 +13,7 @@ from torch import Tensor
 
 from evidence import held_out
 from evidence.held_out import Array
-from evidence.study import POSITIONS, Plan
+from evidence.study import DEVELOPMENT, POSITIONS, Plan
 from keysift.core.config import to_dict
 from keysift.evaluate.measured_model import MeasuredModel, open_measured_model
 from keysift.evaluate.positions import TOLERANCE, measure_positions
@@ -30,7 +30,6 @@ from keysift.runs.summary import summary
 
 Points = list[dict[str, Any]]
 YARN = "YaRN"
-DEVELOPMENT = "development"  # the measurement that chooses a grid point, on rows that decide no claim
 
 # Rows of recall by multiple of the training length. Long rows are expensive. Every needle of a row is queried.
 RECALL_ROWS = {1: 96, 2: 96, 4: 96, 8: 64, 16: 48, 32: 24, 64: 16}

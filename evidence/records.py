@@ -6,7 +6,7 @@ A run that has a record is not trained again. Reading records does not need torc
 import json
 import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,8 @@ class RunRecord:
     sessions: list[dict[str, Any]]
     """Start time, commit and machine of each session."""
     measures: dict[str, list[dict[str, Any]]]
+    flops_per_token: float | None = None
+    """FLOPs of a training step per token, as keysift.train.preflight counts them; None in early records."""
 
     @property
     def seed(self) -> int:
@@ -107,6 +109,7 @@ def make_record(
         curves=_curves(lines),
         sessions=[_session(session) for session in safe_json.load(run_dir / ENVIRONMENT)],
         measures=measures,
+        flops_per_token=manifest["flops_per_token"],
     )
 
 
@@ -140,13 +143,14 @@ def _session(session: dict[str, Any]) -> dict[str, Any]:
 def read_records(path: Path) -> dict[str, RunRecord]:
     """Records by run name; empty if the file does not exist."""
     keys = {field.name for field in fields(RunRecord)}
+    required = {field.name for field in fields(RunRecord) if field.default is MISSING}
     records = {}
     for number, text in enumerate(path.read_text(encoding="utf-8").splitlines() if path.is_file() else [], 1):
         try:
             values = safe_json.loads(text)
         except ValueError as error:
             raise DataError(f"line {number} of {path} is not JSON ({error}); remove it") from error
-        if not isinstance(values, dict) or set(values) != keys:
+        if not isinstance(values, dict) or not required <= set(values) <= keys:
             raise DataError(f"line {number} of {path} is not the record of a run; remove it")
         records[values["name"]] = RunRecord(**values)
     return records

@@ -3,18 +3,17 @@
 `repeat_run` trains a recorded run again and compares the results.
 """
 
-import math
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from evidence.measures import DEVELOPMENT, Points, measure
+from evidence.measures import Points, measure
 from evidence.records import RunRecord, make_record, read_records, require_same_settings, write_records
 from evidence.repeats import Repeat
-from evidence.runs import Runs, plan_of, required_runs
-from evidence.study import Plan, Study
+from evidence.runs import Runs, plan_of, required_runs, run_score, single_models
+from evidence.study import DEVELOPMENT, Study
 from keysift.core.errors import ConfigError, TrainingError
 from keysift.models.architecture import DEFAULT_ARCHS
 from keysift.runs.layout import is_run_directory
@@ -41,7 +40,30 @@ def run_study(
     """All records by name, and the outcomes of the runs trained now.
 
     Recorded runs are skipped even if their run directory does not exist, so a study can continue on another machine.
+    With one run at a time, a model has all of its runs before the next begins, so a study that stops early has whole
+    models.
     """
+    one_by_one = processes == 1 and launcher is None
+    outcomes: list[Outcome] = []
+    for part in single_models(study) if one_by_one else [study]:
+        ended, complete = _run_models(part, runs_dir, processes=processes, launcher=launcher, show=show, log=log)
+        outcomes += ended
+        interrupted = not complete and not any(outcome.error for outcome in ended)
+        if interrupted:
+            break
+    return read_records(study.records), outcomes
+
+
+def _run_models(
+    study: Study,
+    runs_dir: Path,
+    *,
+    processes: int,
+    launcher: Launcher | None,
+    show: bool,
+    log: Callable[[str], None],
+) -> tuple[list[Outcome], bool]:
+    """Outcomes of the runs trained now, and whether every run has a record."""
     plan = plan_of(study)
     records = read_records(study.records)
     outcomes: list[Outcome] = []
@@ -78,27 +100,14 @@ def run_study(
     while not required.choosing.keys() <= records.keys() or not required.deciding.keys() <= records.keys():
         # Deciding runs are known once their model has chosen, so a pass may find new ones.
         if not train_missing(required.choosing):
-            return records, outcomes
+            return outcomes, False
         if plan.choose_at:
             measure_missing(required.choosing, {DEVELOPMENT})
         before, required = required, required_runs(study, score)
         if required.choosing.keys() <= before.choosing.keys() and not train_missing(required.deciding):
-            return records, outcomes
+            return outcomes, False
     measure_missing(required.deciding, plan.measure)
-    return records, outcomes
-
-
-def run_score(records: dict[str, RunRecord], plan: Plan, name: str) -> float | None:
-    """What the choice of a grid point minimizes; inf for a run that diverged, None for one that is not recorded."""
-    if name not in records:
-        return None
-    record = records[name]
-    if not record.finished:
-        return math.inf
-    if not plan.choose_at:
-        return record.val_loss
-    cells = record.measures.get(DEVELOPMENT)
-    return None if cells is None else -sum(cell["correct"] for cell in cells) / sum(cell["total"] for cell in cells)
+    return outcomes, True
 
 
 def repeat_run(study: Study, name: str, runs_dir: Path, *, show: bool = True) -> Repeat | None:

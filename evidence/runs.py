@@ -3,9 +3,10 @@
 import math
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from evidence.study import Plan, Study
+from evidence.records import RunRecord
+from evidence.study import DEVELOPMENT, Grid, Plan, Study
 from keysift.core.errors import ConfigError
 from keysift.sweep.plan import plan_runs
 from keysift.train.config import TrainConfig
@@ -21,6 +22,13 @@ def plan_of(study: Study) -> Plan:
     if study.plan is None:
         raise ConfigError(f"{study.name} trains nothing: its claims are about {study.page.benchmark}")
     return study.plan
+
+
+def single_models(study: Study) -> list[Study]:
+    """One study for each model, in the order of the grids."""
+    plan = plan_of(study)
+    grids = [Grid(each=(model,), over=grid.over) for grid in plan.grid for model in grid.each]
+    return [replace(study, plan=replace(plan, grid=(grid,))) for grid in grids]
 
 
 @dataclass(frozen=True)
@@ -92,3 +100,16 @@ def _widened(over: tuple[str, ...], best: str) -> tuple[str, ...] | None:
         return None
     wider = RATE + ",".join(f"{rate!r}" for rate in rates)
     return tuple(wider if part == axis else part for part in over)
+
+
+def run_score(records: dict[str, RunRecord], plan: Plan, name: str) -> float | None:
+    """What the choice of a grid point minimizes; inf for a run that diverged, None for one that is not recorded."""
+    if name not in records:
+        return None
+    record = records[name]
+    if not record.finished:
+        return math.inf
+    if not plan.choose_at:
+        return record.val_loss
+    cells = record.measures.get(DEVELOPMENT)
+    return None if cells is None else -sum(cell["correct"] for cell in cells) / sum(cell["total"] for cell in cells)

@@ -21,7 +21,7 @@
     rule = "accuracy_higher"
     length = 16
 
-This module does not import torch, so pages can be written without it.
+This module does not import torch.
 """
 
 import math
@@ -34,6 +34,7 @@ from keysift.core.config import config, from_dict
 from keysift.core.errors import ConfigError, DataError
 
 ROOT = Path(__file__).parent
+DEVELOPMENT = "development"  # the measurement that chooses a grid point, on rows that decide no claim
 POSITIONS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # contexts of loss by position, in training lengths
 
 Measure = Literal["lengths", "positions", "windows", "accuracy_by_step", "context_gain", "unigram"]

@@ -4,6 +4,7 @@ Models of a study read the same data in the same order if their seed is the same
 """
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -16,11 +17,13 @@ Word = Literal[
     "equivalent within the margin",
     "underpowered",
     "task not learned by either",
+    "unfinished",
     "no records",
 ]
 MIN_SEEDS = 3  # with fewer pairs there is no interval
 ALPHA = 0.05
 POWER = 0.8
+ROUNDING = 1e-12  # relative to the mean
 MOST_SEEDS = 200  # `seeds_needed` reports nothing beyond
 
 
@@ -43,28 +46,30 @@ class Comparison:
         return math.fsum(self.differences) / self.n
 
     @property
-    def _standard_error(self) -> float | None:
+    def _deviation(self) -> float | None:
+        """Standard deviation over the seeds, 0 if it is rounding; None with fewer than MIN_SEEDS pairs."""
         if self.n < MIN_SEEDS:
             return None
-        return math.sqrt(math.fsum((d - self.mean) ** 2 for d in self.differences) / (self.n - 1) / self.n)
+        deviation = statistics.stdev(self.differences)
+        return 0.0 if deviation < ROUNDING * abs(self.mean) else deviation
 
     @property
     def p(self) -> float:
         """Two-sided p-value of the paired t-test; 1 with fewer than MIN_SEEDS pairs."""
-        error = self._standard_error
-        if error is None:
+        if self._deviation is None:
             return 1.0
-        if error == 0:
+        if self._deviation == 0:
             return 1.0 if self.mean == 0 else 0.0
-        return float(2 * stats.t.sf(abs(self.mean) / error, self.n - 1))
+        return float(stats.ttest_1samp(self.differences, 0).pvalue)
 
     def bounds(self, level: float = 1 - ALPHA) -> tuple[float, float] | None:
         """Confidence interval of the mean difference; None with fewer than MIN_SEEDS pairs."""
-        error = self._standard_error
-        if error is None:
+        if self._deviation is None:
             return None
-        half = float(stats.t.ppf((1 + level) / 2, self.n - 1)) * error
-        return self.mean - half, self.mean + half
+        if self._deviation == 0:
+            return self.mean, self.mean
+        low, high = stats.ttest_1samp(self.differences, 0).confidence_interval(level)
+        return float(low), float(high)
 
     @property
     def equivalent(self) -> bool:
@@ -78,10 +83,9 @@ class Comparison:
 
         None if the spread is unknown, or if more than MOST_SEEDS are needed.
         """
-        error, effect = self._standard_error, self.margin or abs(self.mean)
-        if error is None or effect == 0:
+        deviation, effect = self._deviation, self.margin or abs(self.mean)
+        if deviation is None or effect == 0:
             return None
-        deviation = error * math.sqrt(self.n)
         return next((n for n in range(MIN_SEEDS, MOST_SEEDS + 1) if _power(effect, deviation, n) >= POWER), None)
 
     def word(self, p: float) -> Word:

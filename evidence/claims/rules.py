@@ -21,17 +21,20 @@ from evidence.claims.training_rules import (
 from evidence.claims.verdict import PAIRED, Rule, Verdict
 from evidence.study import RuleName
 
+DECIDED = ("supported", "contradicted")  # words that rest on a p-value below 5%
+
 
 def corrected(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Verdicts with the words of primary claims decided by Holm's adjusted p-values. Claims without data count too."""
+    """Verdicts with the words of primary claims decided by Holm's adjusted p-values.
+
+    Claims that no p-value has decided count with p = 1: those without records, unfinished, or not learned.
+    """
     primary = [verdict for verdict in verdicts if verdict.claim.primary]
-    adjusted = dict(
-        zip(map(id, primary), holm([v.comparison.p if v.comparison else 1.0 for v in primary]), strict=True)
-    )
+    ps = [v.comparison.p if v.comparison and v.word in DECIDED else 1.0 for v in primary]
+    adjusted = dict(zip(map(id, primary), holm(ps), strict=True))
     results = []
     for verdict in verdicts:
-        decided_by_p = verdict.word in ("supported", "contradicted") and verdict.comparison is not None
-        if verdict.claim.primary and decided_by_p:
+        if verdict.claim.primary and verdict.word in DECIDED:
             assert verdict.comparison is not None
             verdict = replace(verdict, word=verdict.comparison.word(adjusted[id(verdict)]))
         results.append(verdict)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from evidence.claims.groups import group_by_seed
 from evidence.claims.latency import STATEMENT, faster_at_longest, latency_tables, read_benchmark
+from evidence.claims.progress import unless_unfinished
 from evidence.claims.rules import RULES, corrected
 from evidence.claims.verdict import Verdict
 from evidence.pages import forest, headline, settled
@@ -12,6 +13,7 @@ from evidence.pages.figures import draw
 from evidence.pages.tables import measurement_tables
 from evidence.records import RunRecord, read_records
 from evidence.repeats import Repeat
+from evidence.runs import plan_of
 from evidence.study import ROOT, Study, find_studies
 from keysift.core.markdown import table_head, table_row
 
@@ -24,6 +26,7 @@ Models of a study share their data order seed by seed, so every test is paired.
 - *Equivalent within the margin*: the 90% interval lies within the margin of the claim.
 - *Underpowered*: neither. *n needed* is the number of seeds for a power of 80% at the margin or the observed effect.
 - *Task not learned by either*: both models fail at their training length, so the comparison says nothing.
+- *Unfinished*: the planned seeds have not all run. The effect so far is shown and decides nothing.
 
 A positive effect supports the claim. Intervals are 95% intervals over seeds; for times they are quartiles over rounds.
 n is the number of seeds that both models have. Primary claims are corrected for their number by Holm's method. All
@@ -96,9 +99,9 @@ def verdicts(study: Study) -> list[Verdict]:
     if study.plan is None:
         bench = read_benchmark(ROOT.parent / study.page.benchmark)
         return [faster_at_longest(claim, bench) for claim in study.claims]
-    deciding = (record for record in read_records(study.records).values() if record.seed in study.plan.seeds)
-    groups = group_by_seed(deciding)
-    return [RULES[claim.rule].decide(claim, groups) for claim in study.claims]
+    records = read_records(study.records)
+    groups = group_by_seed(record for record in records.values() if record.seed in study.plan.seeds)
+    return [unless_unfinished(RULES[claim.rule].decide(claim, groups), study, records) for claim in study.claims]
 
 
 def render_study(study: Study, decided: Sequence[Verdict]) -> dict[str, str]:
@@ -117,8 +120,8 @@ def render_study(study: Study, decided: Sequence[Verdict]) -> dict[str, str]:
     figure = draw(study.page.figure, groups) if study.page.figure else None
     lines += [f"![{study.page.title}](figure.svg)", ""] if figure else []
     if records:
-        lines += [*measurement_tables(study, groups), "", _provenance(list(records.values()), study.plan.runs), ""]
-    lines += [f"Repeated run: {repeat}.\n" for repeat in _repeats(study, records)]
+        lines += [*measurement_tables(study, groups), "", _provenance(study, list(records.values())), ""]
+    lines += [f"Determinism, one run trained a second time: {repeat}.\n" for repeat in _repeats(study, records)]
     files = {"README.md": _with_command(lines, f"python -m evidence run {study.name}")}
     return files | ({"figure.svg": figure} if figure else {})
 
@@ -134,15 +137,18 @@ def _repeats(study: Study, records: dict[str, RunRecord]) -> list[Repeat]:
     return [Repeat(run, list(records.values())) for run in same]
 
 
-def _provenance(records: Sequence[RunRecord], planned: int) -> str:
+def _provenance(study: Study, records: Sequence[RunRecord]) -> str:
     sessions = [session for record in records for session in record.sessions]
     cpus, commits = ({session[name] for session in sessions} for name in ("cpu", "commit"))
     minutes = sum(record.seconds for record in records) / 60
+    first = min(sessions, key=lambda session: str(session["began"]))
     days = sorted(session["began"][:10] for session in sessions)
     dates = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+    began = first["commit"][:10]
     return (
-        f"{len(records)} of {planned} runs, {minutes:.0f} minutes of training in total ({dates}; "
-        f"{', '.join(sorted(cpus))}, one thread; {len(commits)} commit{'s' * (len(commits) > 1)}). Each line of "
-        f"records.jsonl has the commit, seed, settings, data hash and curves of a run. Other programs used the machine "
-        f"at the same time, so the times are not a benchmark."
+        f"{len(records)} of {plan_of(study).runs} runs, {minutes:.0f} minutes of training in total ({dates}; "
+        f"{', '.join(sorted(cpus))}, one thread; {len(commits)} commit{'s' * (len(commits) > 1)}). The first run began "
+        f"at commit {began}; `git diff {began} -- evidence/{study.name}/study.toml` shows what changed in the recipe "
+        f"and the rules since. Each line of records.jsonl has the commit, seed, settings, data hash and curves of a "
+        f"run. Other programs used the machine at the same time, so the times are not a benchmark."
     )

@@ -8,41 +8,52 @@ from typing import Any
 from evidence.claims.groups import SeedGroup, best_groups
 from evidence.claims.training_rules import MOST_EXCESS, RECALLED, sensitivity
 from evidence.pages.figures import GAIN_RATIOS, LENGTHS
-from evidence.study import POSITIONS, Study
+from evidence.runs import plan_of
+from evidence.study import POSITIONS, Plan, Study
 from keysift.core.markdown import table_head, table_row
 from keysift.core.statistics import Sample, power_law_exponent
 
-# As evidence.runs.runs_with_every_seed chooses.
-BEST = (
-    "Each model at its best learning rate (lowest validation loss of the first seed, or lowest mean if all rates have "
-    "all seeds)"
-)
 MATRIX = "q_proj"  # every model has this projection; Multiscreen and QK norm normalize its output
 
 
 def measurement_tables(study: Study, groups: Sequence[SeedGroup]) -> list[str]:
     """The tables of the study's figure, then one row per model and rate."""
-    by_figure: dict[str | None, Callable[[Sequence[SeedGroup]], list[str]]] = {
-        "accuracy_by_length": _accuracy_by_length,
-        "loss_by_position": _loss_by_position,
-        "loss_by_rate": lambda groups: [*_sensitivity(groups), *_update_angles(groups)],
-        "context_gain": lambda groups: [*_context_gain(groups), *_windows(groups)],
-        "tokens_by_width": _tokens_by_width,
-        "loss_by_tokens": lambda groups: [*_loss_by_tokens(groups), *_windows(groups)],
+    best = choice(plan_of(study))
+    by_figure: dict[str | None, Callable[[], list[str]]] = {
+        "accuracy_by_length": lambda: _accuracy_by_length(groups, best),
+        "loss_by_position": lambda: _loss_by_position(groups, best),
+        "loss_by_rate": lambda: [*_sensitivity(groups), *_update_angles(groups)],
+        "context_gain": lambda: [*_context_gain(groups, best), *_windows(groups)],
+        "tokens_by_width": lambda: _tokens_by_width(groups, best),
+        "loss_by_tokens": lambda: [*_loss_by_tokens(groups, best), *_windows(groups)],
     }
-    lines = by_figure[study.page.figure](groups) if study.page.figure in by_figure else []
-    lines += ["Every learning rate, mean and standard deviation over seeds:", ""]
+    lines = by_figure[study.page.figure]() if study.page.figure in by_figure else []
     with_accuracy = any(group.accuracies for group in groups)
-    columns = ("model", "parameters", "rate", "seeds", "diverged", "loss")
+    with_flops = any(record.flops_per_token is not None for group in groups for record in group.records)
+    costs = ["minutes", *(["FLOPs"] if with_flops else [])]
+    lines += [f"Every learning rate, mean and standard deviation over seeds; {' and '.join(costs)} are of one run:", ""]
+    columns = "model", "parameters", "rate", "seeds", "diverged", *costs, "loss"
     lines += table_head(*columns, *(["accuracy"] if with_accuracy else []))
     for group in sorted(groups, key=lambda group: (group.label, group.parameters, group.rate)):
         parameters, rate, seeds = _sizes(group)
         cells = [_cell(group.losses, "{:.4f}"), *([_cell(group.accuracies, "{:.1%}")] if with_accuracy else [])]
-        lines.append(table_row(group.label, parameters, rate, seeds, str(group.diverged), *cells))
+        row = group.label, parameters, rate, seeds, str(group.diverged), *_cost(group)[: len(costs)], *cells
+        lines.append(table_row(*row))
     return lines
 
 
-def _accuracy_by_length(groups: Sequence[SeedGroup]) -> list[str]:
+def choice(plan: Plan) -> str:
+    """How the learning rate of each model was chosen, as evidence.runs does it."""
+    if plan.seeds_at == "all":
+        return "Each model at its best learning rate (lowest mean validation loss over all seeds)"
+    seeds = plan.choosing_seeds
+    over = f"seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"seed {seeds[0]}"
+    what = f"accuracy at {plan.choose_at} times the training length" if plan.choose_at else "validation loss"
+    fresh = ", which decide no claim" if plan.development_seeds else ""
+    return f"Each model at its best learning rate (by {what} of {over}{fresh})"
+
+
+def _accuracy_by_length(groups: Sequence[SeedGroup], best: str) -> list[str]:
     cells = [cell for group in groups for record in group.records for cell in record.measures.get("lengths", [])]
     needles = {length: max((c["total"] for c in cells if c["ratio"] == length), default=0) for length in LENGTHS}
     if any("depth" in cell for cell in cells):
@@ -53,7 +64,7 @@ def _accuracy_by_length(groups: Sequence[SeedGroup]) -> list[str]:
     else:
         counts = ", ".join(f"{needles[length]} at {length}x" for length in LENGTHS if needles[length])
         rows = f"All seeds are tested on the same needles, each at its own position: {counts}"
-    lines = [f"{BEST}. Share of needles retrieved, mean and standard deviation over seeds. {rows}:", ""]
+    lines = [f"{best}. Share of needles retrieved, mean and standard deviation over seeds. {rows}:", ""]
     lengths = [length for length in LENGTHS if needles[length]]
     lines += table_head("model", "setting", "parameters", "rate", "seeds", *(f"{length}x" for length in lengths))
     for group in best_groups(groups):
@@ -61,31 +72,31 @@ def _accuracy_by_length(groups: Sequence[SeedGroup]) -> list[str]:
     return [*lines, "", *_windows(groups)]
 
 
-def _loss_by_position(groups: Sequence[SeedGroup]) -> list[str]:
+def _loss_by_position(groups: Sequence[SeedGroup], best: str) -> list[str]:
     caption = "Loss in nats per token by length of the context, in training lengths; mean and standard deviation"
-    lines = [f"{BEST}. {caption} over seeds:", ""]
+    lines = [f"{best}. {caption} over seeds:", ""]
     lines += table_head("model", "setting", "parameters", "rate", "seeds", *(f"{context:g}x" for context in POSITIONS))
     for group in best_groups(groups):
         lines += _rows_by_setting(group, "positions", group.loss_at, POSITIONS, "{:.3f}")
     return [*lines, ""]
 
 
-def _context_gain(groups: Sequence[SeedGroup]) -> list[str]:
+def _context_gain(groups: Sequence[SeedGroup], best: str) -> list[str]:
     caption = (
         "Loss of the same held-out tokens with the context cut to the training length, minus the loss with all of the "
         "context, in nats. Positive: the model uses what lies beyond its training length. Negative: it is harmed by "
         "it. Mean and standard deviation over seeds, by length"
     )
-    lines = [f"{BEST}. {caption}:", ""]
+    lines = [f"{best}. {caption}:", ""]
     lines += table_head("model", "setting", "parameters", "rate", "seeds", *(f"{ratio}x" for ratio in GAIN_RATIOS))
     for group in best_groups(groups):
         lines += _rows_by_setting(group, "context_gain", group.context_gain_at, GAIN_RATIOS, "{:+.3f}")
     return [*lines, ""]
 
 
-def _tokens_by_width(groups: Sequence[SeedGroup]) -> list[str]:
+def _tokens_by_width(groups: Sequence[SeedGroup], best: str) -> list[str]:
     lines = [
-        f"{BEST}. Share of random keys that the initial acceptance accepts, and training tokens until {RECALLED:.0%} "
+        f"{best}. Share of random keys that the initial acceptance accepts, and training tokens until {RECALLED:.0%} "
         "of the validation rows are answered (mean and standard deviation over seeds, in millions; runs that end below "
         "count with all their tokens):",
         "",
@@ -100,16 +111,16 @@ def _tokens_by_width(groups: Sequence[SeedGroup]) -> list[str]:
     return [*lines, ""]
 
 
-def _loss_by_tokens(groups: Sequence[SeedGroup]) -> list[str]:
+def _loss_by_tokens(groups: Sequence[SeedGroup], best: str) -> list[str]:
     """Validation losses during training, one column per checkpoint."""
-    best = [group for group in best_groups(groups) if group.records[0].validations]
-    steps = [int(step) for step, _ in best[0].records[0].validations] if best else []
+    shown = [group for group in best_groups(groups) if group.records[0].validations]
+    steps = [int(step) for step, _ in shown[0].records[0].validations] if shown else []
     if len(steps) < 2:
         return []
-    lines = [f"{BEST}. Validation loss after millions of tokens, mean over seeds:", ""]
-    millions = [f"{step * int(best[0].records[0].settings['batch_tokens']) / 1e6:.2g}" for step in steps]
+    lines = [f"{best}. Validation loss after millions of tokens, mean over seeds:", ""]
+    millions = [f"{step * int(shown[0].records[0].settings['batch_tokens']) / 1e6:.2g}" for step in steps]
     lines += table_head("model", *millions)
-    for group in best:
+    for group in shown:
         curves = [{int(step): loss for step, loss in record.validations} for record in group.records if record.finished]
         means = [statistics.mean(curve[step] for curve in curves if step in curve) for step in steps]
         lines.append(table_row(group.label, *(f"{mean:.4f}" for mean in means)))
@@ -204,6 +215,13 @@ def _curve(curves: dict[str, list[list[float]]], quantity: str) -> list[list[flo
 
 def _sizes(group: SeedGroup) -> tuple[str, str, str]:
     return f"{group.parameters:,}", f"{group.rate:g}", str(len(group.records))
+
+
+def _cost(group: SeedGroup) -> tuple[str, str]:
+    """Training minutes and FLOPs of one run: the median over seeds, and empty where the FLOPs were not recorded."""
+    flops = [record.flops_per_token * record.tokens for record in group.records if record.flops_per_token is not None]
+    minutes = statistics.median(record.seconds for record in group.records) / 60
+    return f"{minutes:.1f}", f"{statistics.median(flops):.2g}" if flops else ""
 
 
 def _cell(values: Sample | None, form: str) -> str:

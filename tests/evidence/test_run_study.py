@@ -14,8 +14,8 @@ import pytest
 from evidence import __main__ as command
 from evidence import run_study as driver
 from evidence.records import read_records
-from evidence.run_study import non_default_settings, repeat_run, run_score, run_study
-from evidence.runs import plan_of, required_runs
+from evidence.run_study import non_default_settings, repeat_run, run_study
+from evidence.runs import plan_of, required_runs, run_score
 from evidence.study import ROOT, Study, find_studies, read_study
 from keysift.sweep.drive import Outcome
 from tests.refusals import refuses
@@ -130,6 +130,7 @@ def test_records_replace_run_directories(study: Study, file: Path, tmp_path: Pat
     runs_dir, log = tmp_path / "out", list[str]()
     records, outcomes = run_study(study, runs_dir, processes=1, show=False, log=log.append)
     assert len(records) == len(outcomes) == 6
+    assert [outcome.name.split("_")[0] for outcome in outcomes] == ["arch=multiscreen"] * 3 + ["arch=transformer"] * 3
     assert len(log) == 4
     record = records["arch=transformer_depth=1_heads=2_width=8_lr=0.02_seed=0"]
     assert record.state == "finished"

@@ -22,7 +22,9 @@ def write_run(path: Path, losses: list[float], parameters: int = 1000, saved: in
     config = apply(TrainConfig(), {"steps": STEPS, "warmup": WARMUP, "psi": 4, **settings})
     (path / CHECKPOINTS / checkpoint_name(saved)).mkdir(parents=True)
     (path / CHECKPOINTS / checkpoint_name(saved) / MANIFEST).write_text("{}")
-    (path / TRAIN).write_text(json.dumps({"config": flatten(config), "parameters": parameters, "stream": "abc"}))
+    (path / TRAIN).write_text(
+        json.dumps({"config": flatten(config), "parameters": parameters, "stream": "abc", "flops_per_token": 1e6})
+    )
     (path / ENVIRONMENT).write_text(json.dumps([{"command": ["/bin/keysift", "train", "--out", str(path)]}]))
     (path / SAMPLES).mkdir()
     (path / SAMPLES / f"{checkpoint_name(saved)}.txt").write_text("def <script>alert(1)</script>")
