@@ -63,6 +63,11 @@ KEYSIFT_INLINE vf load_part(const typename Elements<Dtype>::type* p, int64_t cou
 
 KEYSIFT_INLINE void store_part(float* p, vf x, int64_t count) { memcpy(p, &x, static_cast<size_t>(count) * 4); }
 
+// Asks for the cache line this many bytes after p, which need not exist.
+KEYSIFT_INLINE void prefetch(const void* p, int64_t ahead) {
+  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(p) + static_cast<uintptr_t>(ahead)), 0, 2);
+}
+
 // Products of kLanes rows of a matrix with Batch vectors: lane r of out[b] is <row r, x[b]>, and of squares <row r, row r>. Rows
 // from `rows` on give 0. Memory is read strictly in order: the processor prefetches one stream better than several.
 template <int Dtype, int Batch, bool Squares>
@@ -70,6 +75,7 @@ KEYSIFT_INLINE void row_products(const typename Elements<Dtype>::type* matrix, i
                                  int64_t x_stride, vf (&out)[Batch], vf* squares) {
   typedef Elements<Dtype> E;
   constexpr int kChains = Batch == 4 ? 1 : 2;  // independent sums, so that a sum need not wait for the one before
+  const int64_t ahead = Dtype == KEYSIFT_BF16 ? kPrefetchBytes : prefetch_bytes;
   vf partial[Batch][kLanes], partial_squares[kLanes];
   const int64_t even = width / (kChains * kLanes) * (kChains * kLanes);
   for (int r = 0; r < kLanes; ++r) {
@@ -85,7 +91,10 @@ KEYSIFT_INLINE void row_products(const typename Elements<Dtype>::type* matrix, i
     if (r < rows) {
       const typename E::type* row = matrix + r * width;
       for (int64_t c = 0; c < even; c += kChains * kLanes) {
-        KEYSIFT_UNROLL for (int i = 0; i < kChains; ++i) add(i, E::load_all(row + c + i * kLanes), c + i * kLanes);
+        KEYSIFT_UNROLL for (int i = 0; i < kChains; ++i) {
+          if (i * kLanes * sizeof *row % kLineBytes == 0) prefetch(row + c + i * kLanes, ahead);
+          add(i, E::load_all(row + c + i * kLanes), c + i * kLanes);
+        }
       }
       int64_t c = even;
       for (; c + kLanes <= width; c += kLanes) add(0, E::load_all(row + c), c);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "decode_plan.h"
 #include "failure.h"
 
 // Every variant, best first: X(name, whether this machine can run it). CMakeLists.txt builds each from variant.cpp and decode_variant.cpp.
@@ -75,6 +76,14 @@ const Variant* chosen() {
 }
 
 }  // namespace
+
+const int64_t prefetch_bytes = [] {
+#if defined(KEYSIFT_X86)
+  __builtin_cpu_init();
+  if (__builtin_cpu_is("intel")) return kPrefetchBytes;
+#endif
+  return int64_t{0};
+}();
 
 const Kernels& kernels() { return *chosen()->kernels; }
 

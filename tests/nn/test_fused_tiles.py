@@ -120,7 +120,7 @@ def test_long_rows_in_pieces(window: float, monkeypatch: pytest.MonkeyPatch) -> 
             layer.get_parameter("tiles.scalars.s_w")[:-1] = 0.3
         text = tokens(2, 150)
         whole = model(text)
-        monkeypatch.setattr(fused_tiles, "PIECE", 16)
+        monkeypatch.setattr(fused_tiles, "CUT", 16)
         calls = operator_calls(monkeypatch)
         pieces = model(text)
     assert len(calls) > 2 * len(model.layers)
@@ -133,7 +133,7 @@ def test_window_expansion_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     with torch.no_grad():
         whole = model(text, inference=inference)
         assert not torch.allclose(whole, model(text), atol=1e-3)
-        monkeypatch.setattr(fused_tiles, "PIECE", 16)
+        monkeypatch.setattr(fused_tiles, "CUT", 16)
         torch.testing.assert_close(model(text, inference=inference), whole, rtol=1e-4, atol=1e-5)
 
 

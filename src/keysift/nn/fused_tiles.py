@@ -28,7 +28,8 @@ from keysift.nn.layer_cache import LayerCache
 from keysift.nn.projection import is_plain, join_projections, split
 from keysift.nn.scalars import MechanismScalars
 
-PIECE = 2048  # tokens
+PIECE = 2048  # tokens of a piece of whole rows
+CUT = 512  # tokens of a piece of a long row: the projection of a psi of 8 stays in the second-level cache
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -103,7 +104,7 @@ class FusedTiles:
         """Number of earlier tokens that a piece of a long row needs, or None where rows are not cut."""
         tokens = x_BTD.shape[1]
         # A compiled graph holds for every length, so it must not depend on this one.
-        if not can_inspect_values() or tokens < 2 * PIECE or torch.is_grad_enabled():
+        if not can_inspect_values() or tokens < 2 * CUT or torch.is_grad_enabled():
             return None
         plain = all(map(is_plain, (*self.inputs, self.output))) and not torch.is_autocast_enabled("cpu")
         if not plain or x_BTD.device.type != "cpu" or not positions.consecutive or positions.offset != 0:
@@ -116,10 +117,10 @@ class FusedTiles:
         tokens = x_BTD.shape[1]
         weight_DX = torch.cat([module.weight for module in self.inputs]).t()  # type: ignore[misc]
         output_YD: Tensor = self.output.weight.t()  # type: ignore[operator]
-        step = max(PIECE, past)  # so that the kept tokens are copied to a place they do not overlap
+        step = max(CUT, past)  # so that the kept tokens are copied to a place they do not overlap
         keeps_all = past + step >= tokens
         if keeps_all:
-            step = PIECE
+            step = CUT
         work_SX = x_BTD.new_empty(tokens if keeps_all else past + step, weight_DX.shape[1])
         keys_and_values = slice(self.site.heads * self.site.key_width, None)
         dx_BTD = torch.empty_like(x_BTD)
