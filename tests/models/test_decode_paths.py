@@ -182,6 +182,29 @@ def test_wrong_calls_get_the_errors_of_the_modules() -> None:
     assert cache.lengths == [1, 1]
 
 
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_caches_that_do_not_fit_are_refused(tokens: int) -> None:
+    """With the same error for one token, which would take the compiled step, and for several. Nothing is written."""
+    model, text = MODELS["short windows"](), torch.zeros(2, tokens, dtype=torch.int64)
+    cache = model.cache(2)
+    model(text, cache=cache)
+    for other, reason in (
+        (perturbed_multiscreen(dataclasses.replace(TINY, depth=3)), "the cache has 2 layers, the model 3"),
+        (perturbed_multiscreen(dataclasses.replace(TINY, tiles=2)), r"the cache holds k of 3 heads, .*, got 2 heads"),
+        (
+            perturbed_multiscreen(dataclasses.replace(TINY, key_width=6)),
+            r"the cache holds k of .*, got 3 heads, 6 channels",
+        ),
+        (copy.deepcopy(model).bfloat16(), r"the cache holds k of .* torch.float32, got .* torch.bfloat16"),
+    ):
+        with refuses(reason):
+            other(text, cache=cache)
+    with refuses("cache must come from model.cache"):
+        model(text, cache={"k": text})  # type: ignore[typeddict-item]
+    assert cache.lengths == [tokens, tokens]
+    model(text, cache=cache)
+
+
 def wrapped(model: LanguageModel) -> LanguageModel:
     model.embedding = nn.Sequential(model.embedding)  # type: ignore[assignment]
     return model

@@ -158,11 +158,24 @@ class LanguageModel(nn.Module, ABC):
         if cache is None:
             resolved = self._resolve(inference or Inference())
             return AttentionContext(_token_positions(tokens, positions, keep), resolved)
+        self._check_cache(cache)
         if inference not in (None, cache.inference):
             raise UnsupportedError(
                 "a cache has its own inference options; leave inference out, or pass it to model.cache(...)"
             )
         return cache.next_context(tokens, keep)
+
+    def _check_cache(self, cache: Cache) -> None:
+        """Raise UnsupportedError or ShapeError unless it is a cache with the layers of this model."""
+        if not isinstance(cache, Cache):
+            raise UnsupportedError(
+                f"cache must come from model.cache(batch), got a {type(cache).__name__}; make one there"
+            )
+        if len(cache.layers) != len(self.layers):
+            raise ShapeError(
+                f"the cache has {len(cache.layers)} layers, the model {len(self.layers)}; "
+                f"make one with model.cache(batch)"
+            )
 
     def run_layers(
         self, x_BTD: Tensor, context: AttentionContext, cache: Cache | None = None, run: Run | None = None

@@ -210,7 +210,7 @@ def declines_call(tokens: Tensor, cache: Cache | None) -> str | None:
     # After a token, its weights have filled the processor's caches and every call here reads memory: few calls.
     if not can_inspect_values() or in_forward_mode() or torch._C._is_tracing():
         return "a transform of torch is active"
-    if cache is None:
+    if not isinstance(cache, Cache):
         return "there is no cache"
     if type(tokens) is not Tensor or tokens.ndim != 2 or tokens.shape[1] != 1 or tokens.dtype != torch.int64:
         return "it decodes one token per row"

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from keysift.core.errors import ShapeError
 from keysift.kernels.cpu.decode import PREPARED_KEYS, SEARCH_STATE, Decoder, PreparedKeys
 from keysift.kernels.masked_values import all_finite
 from keysift.kernels.ring_buffers import RingBuffers
@@ -103,6 +104,18 @@ class LayerCache:
         self.finite = self.finite and all_finite(*new.values())
         return self.finite
 
+    def _check_kind(self, new: Mapping[str, Tensor]) -> None:
+        """Raise ShapeError unless new entries are of the kind this cache holds. Nothing was written then."""
+        for name, x in new.items():
+            held = self.entries.get(name)
+            now = (x.shape[1], x.shape[3], x.dtype)
+            kept = now if held is None else (len(self.limits), held.shape[2], held.dtype)
+            if now[0] != len(self.limits) or now[:2] != kept[:2] or (name in ("k", "v") and now != kept):
+                raise ShapeError(
+                    f"the cache holds {name} of {len(self.limits)} heads, {kept[1]} channels and {kept[2]}, "
+                    f"got {now[0]} heads, {now[1]} channels and {now[2]}; make one with this model's cache(batch)"
+                )
+
     def extend(self, new: Mapping[str, Tensor], update: CacheUpdate) -> CachedEntries:
         """Append new entries (B G T X each); returns all entries that their queries may attend to."""
         some = next(iter(new.values()))
@@ -110,6 +123,7 @@ class LayerCache:
             # A single token overwrites only the entry that has just left its window.
             self.append(new, update)
             return self._in_order(update.after)
+        self._check_kind(new)
         self._grow(max(update.after, default=0), new)
         # Read before writing: the write may overwrite entries inside the windows of the first new tokens.
         old = self._in_order(update.before)
@@ -119,6 +133,7 @@ class LayerCache:
 
     def append(self, new: Mapping[str, Tensor], update: CacheUpdate) -> None:
         """Append new entries (B G T X each) that no query of the call attends to."""
+        self._check_kind(new)
         self._grow(max(update.after, default=0), new)
         self._put(new, update)
 
