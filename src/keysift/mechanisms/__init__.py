@@ -37,7 +37,7 @@ from keysift.mechanisms.stick_breaking import (
 from keysift.mechanisms.temperature import SELECTIVE_TEMPERATURE, SSMAX
 from keysift.mechanisms.threshold import LSSAR, TDA, TRA
 
-for _wrapper in (gates.output_gate, gates.output_head_gate, gates.value_gate):
+for _wrapper in (gates.output_gate, gates.output_head_gate, gates.value_gate, gates.output_norm):
     WRAPPERS.add(_wrapper.__name__, _wrapper)
 
 register(SOFTMAX)
@@ -83,6 +83,7 @@ register(STICK_BREAKING_LEARNED)
 register(gates.output_gate(SOFTMAX))
 register(gates.output_head_gate(SOFTMAX))
 register(gates.value_gate(SOFTMAX))
+register(gates.output_norm(SOFTMAX))
 
 # tests/mechanisms/test_promises.py checks every promise of these mechanisms, stated or not.
 TESTED = frozenset(MECHANISMS.names())

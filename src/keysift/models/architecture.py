@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from keysift.core.config import config
 from keysift.core.errors import ConfigError
-from keysift.nn.position import LayerPosition, PositionKind
+from keysift.nn.position import LayerPosition, PositionKind, Shift
 from keysift.nn.rope_scaling import NONE, parse_scaling
 
 PAPER_ACCEPTANCE_START = (0.5,)
@@ -101,6 +101,11 @@ class TransformerArch:
     """Scaling of RoPE's frequencies: none, linear:factor=4, llama3:..., yarn:... (nn/rope_scaling.py)."""
     qk_norm: bool = False
     """RMSNorm with gain on queries and keys."""
+    qk_gains: Literal["shared", "per_head"] = "shared"
+    """Gains of qk_norm: shared by all heads of a layer, or for each head (FoX Pro)."""
+    shift: Shift = "none"
+    """Mix each key, value or both with that of the previous token, by a share that the token computes for each head
+    (FoX Pro)."""
     head_width: int | None = None
     """Channels of a head. Default: width / heads."""
     hidden_width: int | None = None
@@ -130,6 +135,10 @@ class TransformerArch:
         if not 0 < self.norm_eps <= 1:
             raise ConfigError(f"norm_eps must lie in (0, 1], got {self.norm_eps:g}")
         _check_positions(self)
+        if self.qk_gains == "per_head" and not self.qk_norm:
+            raise ConfigError(
+                "qk_gains is per_head, and there is no norm that they scale; set qk_norm, or leave them out"
+            )
         if not 1 < self.rope_theta < math.inf:
             raise ConfigError(f"rope_theta must be above 1 and finite, got {self.rope_theta:g}")
         parse_scaling(self.rope_rates)
@@ -157,6 +166,7 @@ class TransformerArch:
             share=self.rope_share,
             window=window or None,
             kept=self.kept if window else 0,
+            shift=self.shift,
         )
 
     @property

@@ -206,7 +206,10 @@ class LanguageModel(nn.Module, ABC):
         cache.advance(context)
 
     def cache(self, batch: int, *, start: int = 0, spare: int = 0, inference: Inference | None = None) -> Cache:
-        """An empty cache for `batch` rows. `spare` extra entries per finite window allow `crop` to go back that far."""
+        """An empty cache for `batch` rows. `spare` extra entries per finite window allow `crop` to go back that far.
+
+        A layer that shifts keys or values counts as one with a window of two tokens.
+        """
         if batch < 1 or spare < 0:
             raise RangeError(f"a cache has at least 1 row and at least 0 spare entries, got {batch} and {spare}")
         resolved = self._resolve(inference or Inference())
@@ -218,7 +221,8 @@ class LanguageModel(nn.Module, ABC):
                     f"so it cannot use a cache; run the whole text with cache=None"
                 )
             kept = max(scalars.position.kept - start, 0)
-            layer_caches.append(LayerCache(scalars.windows(resolved), batch, spare, kept))
+            shifts = scalars.position.shift != "none"
+            layer_caches.append(LayerCache(scalars.windows(resolved), batch, spare, kept, shifts=shifts))
         return Cache(layer_caches, batch, start=start, inference=resolved)
 
     def scalars(self) -> list[dict[str, Tensor]]:

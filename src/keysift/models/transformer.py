@@ -21,10 +21,11 @@ from keysift.mechanisms import find
 from keysift.mechanisms.spec import Site
 from keysift.models.architecture import TransformerArch
 from keysift.models.language_model import LanguageModel
-from keysift.nn.attention import Attention
+from keysift.nn.attention import Attention, query_heads
 from keysift.nn.block import Block, SwiGLU
 from keysift.nn.decode_weights import NotDescribed, linear, norm
 from keysift.nn.embedding import TiedHead, table_rows
+from keysift.nn.head_norm import HeadNorm
 from keysift.nn.projection import fill_normal, projection
 
 
@@ -109,14 +110,20 @@ def _block(config: TransformerConfig, layer: int, generator: torch.Generator) ->
         layer=layer,
         depth=config.depth,
     )
-    norms = tuple(nn.RMSNorm(head, eps=eps) if config.qk_norm else nn.Identity() for _ in range(2))
+    mechanism, key_heads = find(config.mechanisms[layer]), config.key_heads or config.heads
+
+    def norm(heads: int) -> nn.Module:
+        if not config.qk_norm:
+            return nn.Identity()
+        return nn.RMSNorm(head, eps=eps) if config.qk_gains == "shared" else HeadNorm(heads, head, eps)
+
     attention = Attention(
-        find(config.mechanisms[layer]),
+        mechanism,
         site,
         width=config.width,
-        key_heads=config.key_heads or config.heads,
+        key_heads=key_heads,
         position=config.layer_position(layer),
-        norms=(norms[0], norms[1]),
+        norms=(norm(query_heads(mechanism, config.heads)), norm(key_heads)),
         biased=config.attention_bias.removeprefix("none"),
         std=std,
         out_std=out_std,

@@ -20,6 +20,7 @@ from keysift.nn.projection import merge, projection, split
 from keysift.nn.rotary import rotary_embedding
 from keysift.nn.scalars import MechanismScalars
 from keysift.nn.tap import CallTap, Tap
+from keysift.nn.token_shift import TokenShift
 
 
 class Attention(nn.Module):
@@ -43,7 +44,7 @@ class Attention(nn.Module):
         generator: torch.Generator,
     ) -> None:
         super().__init__()
-        maps, key_maps = mechanism.maps, mechanism.key_maps
+        key_maps = mechanism.key_maps
         if site.heads % key_maps or key_heads % key_maps:
             raise ConfigError(
                 f"{mechanism.name} folds {key_maps} heads into one, so heads and key heads must be multiples of "
@@ -53,12 +54,17 @@ class Attention(nn.Module):
         self.position = position
         self.rotary = rotary_embedding(position, site.key_width)
         self.q_norm, self.k_norm = norms
-        self.query_heads = site.heads // key_maps * maps
+        self.query_heads = query_heads(mechanism, site.heads)
         self.key_heads = key_heads
         self.value_heads = key_heads // key_maps
         self.q_proj = projection(width, self.query_heads * site.key_width, std, generator, bias="q" in biased)
         self.k_proj = projection(width, key_heads * site.key_width, std, generator, bias="k" in biased)
         self.v_proj = projection(width, key_heads * site.value_width, std, generator, bias="v" in biased)
+        self.shift = (
+            None
+            if position.shift == "none"
+            else TokenShift(position.shift, width, key_heads, self.value_heads, std, generator)
+        )
         self.o_proj = projection(site.heads * site.value_width, width, out_std, generator, bias="o" in biased)
         folded = Site(
             heads=site.heads // key_maps,
@@ -85,9 +91,8 @@ class Attention(nn.Module):
 
     def forward(self, x_BTD: Tensor, context: AttentionContext, layer_cache: LayerCache | None) -> Tensor:
         q = self.rotary(self.q_norm(split(self.q_proj(x_BTD), self.query_heads)), context)
-        k = self.rotary(self.k_norm(split(self.k_proj(x_BTD), self.key_heads)), context)
-        v = split(self.v_proj(x_BTD), self.value_heads)
-        q, k, v = self.q(q), self.k(k), self.v(v)
+        q = self.q(q)
+        k, v = self._keys_and_values(x_BTD, context, layer_cache)
         scalars = self.scalars(x_BTD, context.inference)
         taps = AttentionTaps(self.call, self.scores, self.relevance)
         o_BHTV = self.output(
@@ -98,6 +103,21 @@ class Attention(nn.Module):
 
     def append(self, x_BTD: Tensor, context: AttentionContext, layer_cache: LayerCache) -> None:
         """Append the keys and values of tokens to the cache, for tokens whose output is not needed."""
-        k = self.k(self.rotary(self.k_norm(split(self.k_proj(x_BTD), self.key_heads)), context))
-        v = self.v(split(self.v_proj(x_BTD), self.value_heads))
+        k, v = self._keys_and_values(x_BTD, context, layer_cache)
         append_to_cache(self.mechanism, k, v, self.scalars(x_BTD, context.inference), context, layer_cache)
+
+    def _keys_and_values(
+        self, x_BTD: Tensor, context: AttentionContext, layer_cache: LayerCache | None
+    ) -> tuple[Tensor, Tensor]:
+        k_BTX, v_BTX = self.k_proj(x_BTD), self.v_proj(x_BTD)
+        if self.shift is not None:
+            k_BTX, v_BTX = self.shift(
+                x_BTD, k_BTX, v_BTX, context, None if layer_cache is None else layer_cache.shifted
+            )
+        k_BGTK = self.rotary(self.k_norm(split(k_BTX, self.key_heads)), context)
+        return self.k(k_BGTK), self.v(split(v_BTX, self.value_heads))
+
+
+def query_heads(mechanism: Mechanism, heads: int) -> int:
+    """Number of query heads of a layer whose baseline has this many heads."""
+    return heads // mechanism.key_maps * mechanism.maps

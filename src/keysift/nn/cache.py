@@ -132,7 +132,8 @@ class Cache:
             layer_cache.can_crop_to(lengths[row], self._longest[row]) for layer_cache in self.layers for row in cut
         ):
             raise UnsupportedError(
-                f"cannot crop {tokens} tokens: a finite window has overwritten keys that would be needed again; "
+                f"cannot crop {tokens} tokens: a finite window has overwritten keys that would be needed again "
+                f"(a layer that shifts keys counts as one with a window of 2); "
                 f"make the cache with spare={max(counts) - 1} or more, or run the prompt again"
             )
         self.lengths = lengths

@@ -61,6 +61,8 @@ def _block(block: Block, inference: Inference, sources: list[Tensor]) -> LayerWe
         raise NotDescribed("keys stay visible beyond the window")
     if attention.position.kind == "alibi":
         raise NotDescribed("it does not support ALiBi")
+    if attention.shift is not None:
+        raise NotDescribed("keys or values are mixed with those of the previous token")
     return LayerWeights(
         heads=attention.query_heads,
         key_heads=attention.key_heads,

@@ -5,6 +5,7 @@ that doubles when it is full. Entry i of a head (its i-th token) is stored in sl
 windows never pay for the longest window. Entries are read in text order. A short ring returns newer entries for
 positions it has overwritten; its window gives them weight zero. Dropped writes go to one spare slot at the end.
 The first `kept` entries of a head are never overwritten: they have slots of their own before the ring.
+A layer that shifts its keys or values (nn/token_shift.py) has a second, short ring of what it shifts.
 
 For screening, the compiled decode step also keeps a prepared copy of the keys (`prepared`), in the same slots, and what
 exact search needs (docs/search.md). It prepares missing keys itself, so other writers only lower the count of prepared
@@ -71,10 +72,11 @@ class KeyCounts:
 class LayerCache:
     """Cached keys and values of one layer. `spare` extra entries per ring allow `crop` to go back that far.
 
-    The first `kept` entries stay beside the rings.
+    The first `kept` entries stay beside the rings. `shifts`: whether the layer reads what it projected for the previous
+    token, which `shifted` holds.
     """
 
-    def __init__(self, windows: list[float], batch: int, spare: int, kept: int = 0) -> None:
+    def __init__(self, windows: list[float], batch: int, spare: int, kept: int = 0, *, shifts: bool = False) -> None:
         self.needed = [math.inf if math.isinf(window) else math.ceil(window) for window in windows]
         self.limits = [kept + needed + spare for needed in self.needed]
         self.kept = kept
@@ -83,13 +85,14 @@ class LayerCache:
         self.allocated = 0
         self.finite = True  # whether all entries so far are known to be finite
         self.prepared: PreparedKeys | None = None
+        self.shifted = LayerCache([2.0], batch, spare) if shifts else None  # a token and the one before it
         self._lay_out(torch.device("cpu"))
 
     @property
     def nbytes(self) -> int:
         """Bytes of all stored entries, prepared keys included."""
-        prepared = 0 if self.prepared is None else self.prepared.nbytes
-        return sum(tensor.nbytes for tensor in self.entries.values()) + prepared
+        others = sum(other.nbytes for other in (self.prepared, self.shifted) if other is not None)
+        return sum(tensor.nbytes for tensor in self.entries.values()) + others
 
     def has_dtype(self, dtype: torch.dtype) -> bool:
         """Whether entries are stored in this dtype. The first entries determine it; an empty cache takes any."""
@@ -136,6 +139,17 @@ class LayerCache:
         self._check_kind(new)
         self._grow(max(update.after, default=0), new)
         self._put(new, update)
+
+    def latest(self, update: CacheUpdate, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The last entry of each row before a call, B G 1 X; zeros for rows without one."""
+        self._grow(1, like)
+        held = self._in_order(update.before)
+        device = self.offset_G.device
+        last_B111 = torch.tensor(held.count, device=device)[:, None, None, None] - 1
+        return {
+            name: torch.where(last_B111 < 0, 0, x.take_along_dim(last_B111.clamp_min(0), dim=2))
+            for name, x in held.entries.items()
+        }
 
     def step(self, new: Mapping[str, Tensor], update: CacheUpdate) -> tuple[RingBuffers, list[int]]:
         """Append one key and value per head and row; returns the rings and each row's count of visible entries."""
@@ -307,6 +321,8 @@ class LayerCache:
 
     def can_crop_to(self, length: int, longest: int) -> bool:
         """Whether a row cropped to `length`, after it had been `longest` long, still has all keys of its next query."""
+        if self.shifted is not None and not self.shifted.can_crop_to(length, longest):
+            return False
         if not self.entries:
             return True
         return all(
@@ -317,6 +333,8 @@ class LayerCache:
     def select(self, rows: Tensor) -> None:
         """Keep these rows, in this order."""
         self.batch = len(rows)
+        if self.shifted is not None:
+            self.shifted.select(rows)
         self.entries = {name: tensor.index_select(0, rows.to(tensor.device)) for name, tensor in self.entries.items()}
         if self.prepared is not None:
             self.prepared = self.prepared.rows(rows.cpu())

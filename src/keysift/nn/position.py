@@ -12,6 +12,7 @@ from typing import Literal
 from keysift.nn.rope_scaling import NONE
 
 PositionKind = Literal["rope", "p_rope", "alibi", "none"]
+Shift = Literal["none", "keys", "values", "both"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,7 @@ class LayerPosition:
     share    of the channels that are rotated: by rope the first channels, by p_rope the pairs of highest frequency
     window   a query sees its own key and the window - 1 keys before it; None: every key before it
     kept     keys at positions below this number stay visible beyond the window
+    shift    what is mixed with that of the previous token (nn/token_shift.py)
     """
 
     kind: PositionKind = "rope"
@@ -31,6 +33,7 @@ class LayerPosition:
     share: float = 1.0
     window: int | None = None
     kept: int = 0
+    shift: Shift = "none"
 
     @property
     def reads_cache_in_place(self) -> bool:
