@@ -149,7 +149,7 @@ void run_tile(const Case& c, bool gated) {
   expect(keysift_tile_backward(&problem, &gate, norm.data(), h.data(), &from, &gradients, &gate_gradients), "gradients of a tile");
 }
 
-// The same shapes for sums.h; the sigmoid kind has a shift.
+// The same shapes for sums.h; the sigmoid kind has a shift, and KEYSIFT_DECAYED a decay that ends the reach of later queries.
 void run_sums(const Case& c, int32_t kind, int64_t window) {
   std::mt19937 random(7);
   Buffer q(c.batch, c.tiles, c.queries, c.key_width, KEYSIFT_F32), k(c.batch, c.tiles, c.keys, c.key_width, KEYSIFT_F32);
@@ -159,14 +159,22 @@ void run_sums(const Case& c, int32_t kind, int64_t window) {
   for (Buffer* b : {&q, &k, &v, &out, &dout}) fill(b, KEYSIFT_F32, &random, 0.2f);
   std::vector<float> shift(static_cast<size_t>(c.batch * c.tiles * c.queries), kind == KEYSIFT_RECTIFIED ? 0.1f : -1.0f), dshift = shift;
   std::vector<float> log(2 * shift.size());
+  const bool decayed = kind == KEYSIFT_DECAYED, shifted = kind == KEYSIFT_SIGMOID || kind == KEYSIFT_RECTIFIED || decayed;
+  std::vector<double> decay(static_cast<size_t>(c.batch * c.tiles * c.keys));
+  for (size_t j = 0; j < decay.size(); ++j) decay[j] = -2.0 * static_cast<double>(j);
+  std::vector<int64_t> first_key(shift.size());
+  for (size_t i = 0; i < first_key.size(); ++i) first_key[i] = static_cast<int64_t>(i) % c.queries - 40;
+  std::vector<float> dkeys(decay.size());
   const int64_t queries = c.queries / 3, keys = c.keys / 3;
   std::vector<keysift_segment> segments{{0, 0, c.queries, 0, c.keys, c.keys - c.queries},
                                     {1, queries / 2, queries, keys / 2, keys, keys - queries},
                                     {1, queries / 2 + queries, queries, keys / 2 + keys, keys, keys + 25}};
   const keysift_sums_problem problem{c.batch, c.tiles, c.queries, c.keys, c.key_width, c.value_width, window, kind, 0.5f, 1e-8f, q.view,
                                      k.view, v.view, segments.data(), c.segments ? 3 : -1, c.keys - c.queries,
-                                     kind == KEYSIFT_SIGMOID || kind == KEYSIFT_RECTIFIED ? shift.data() : nullptr};
-  const keysift_sums_gradients gradients{dq.view, dk.view, dv.view, kind == KEYSIFT_SIGMOID ? dshift.data() : nullptr};
+                                     shifted ? shift.data() : nullptr, decayed ? decay.data() : nullptr,
+                                     decayed ? first_key.data() : nullptr};
+  const keysift_sums_gradients gradients{dq.view, dk.view, dv.view, kind == KEYSIFT_SIGMOID || decayed ? dshift.data() : nullptr,
+                                         decayed ? dkeys.data() : nullptr};
   expect(keysift_sums_forward(&problem, &out.view, nullptr, nullptr), "sums without gradients");
   expect(keysift_sums_forward(&problem, &out.view, kind == KEYSIFT_RECTIFIED ? &kept.view : nullptr, log.data()), "sums");
   expect(keysift_sums_backward(&problem, &out.view, log.data(), &dout.view, &gradients), "gradients of sums");
@@ -381,7 +389,7 @@ int main(int arguments, char** argument) {
         }
       }
       for (const auto& width : widths) {
-        for (int32_t kind = KEYSIFT_RELU; kind <= KEYSIFT_RECTIFIED; ++kind) {
+        for (int32_t kind = KEYSIFT_RELU; kind <= KEYSIFT_DECAYED; ++kind) {
           for (bool segments : {false, true}) {
             for (int64_t window : {0, 20}) {
               const Case c{2, 4, 4, length[0], length[1], width[0], width[1], KEYSIFT_F32, 0, 1.0f, 1.0f, segments};

@@ -17,8 +17,11 @@ namespace {
 int check(const keysift_sums_problem* p) {
   const int status = check_problem(p);
   if (status != KEYSIFT_OK) return status;
-  if (p->kind < KEYSIFT_RELU || p->kind > KEYSIFT_RECTIFIED) return fail(KEYSIFT_BAD_ARGUMENT, "kind %d is unknown", p->kind);
+  if (p->kind < KEYSIFT_RELU || p->kind > KEYSIFT_DECAYED) return fail(KEYSIFT_BAD_ARGUMENT, "kind %d is unknown", p->kind);
   if (p->kind == KEYSIFT_RECTIFIED && !p->shift && p->queries > 0) return fail(KEYSIFT_BAD_ARGUMENT, "levels must not be NULL");
+  if (p->kind == KEYSIFT_DECAYED && p->queries > 0 && (!p->shift || !p->first_key || (p->keys > 0 && !p->decay))) {
+    return fail(KEYSIFT_BAD_ARGUMENT, "shift, decay and first_key must not be NULL");
+  }
   return KEYSIFT_OK;
 }
 
@@ -78,6 +81,7 @@ int backward(const keysift_sums_problem* problem, const keysift_view* out, const
       !gradients->dv.data) {
     return fail(KEYSIFT_BAD_ARGUMENT, "out, log, dout, dq, dk and dv must not be NULL");
   }
+  if (p.kind == KEYSIFT_DECAYED && !gradients->dkeys) return fail(KEYSIFT_BAD_ARGUMENT, "dkeys must not be NULL");
   const SumsKernels kernels = keysift::kernels().sums(p.kind);
   const SumsPlan plan{p, *out, {}, const_cast<float*>(log), *dout, *gradients};
   const std::vector<keysift_segment> segments = segments_of(p);

@@ -21,7 +21,8 @@ enum keysift_kind {
   KEYSIFT_SIGMOID = 3,        /* numerator = 1 / (1 + exp(-x)) */
   KEYSIFT_RELU_EXP_NORMALISED = 4, /* numerator = denominator = max(exp(x) - 1, 0) */
   KEYSIFT_SOFTPICK = 5,       /* numerator = max(exp(x) - 1, 0), denominator = |exp(x) - 1| */
-  KEYSIFT_RECTIFIED = 6       /* weight = max(softmax(x) - level, 0); two passes over the scores of a row */
+  KEYSIFT_RECTIFIED = 6,      /* weight = max(softmax(x) - level, 0); two passes over the scores of a row */
+  KEYSIFT_DECAYED = 7         /* weight = softmax(x_ij + C_i - C_j) of the decay C, C_i that of the newest key in view */
 };
 
 #define KEYSIFT_SUMS_PROBLEM_FIELDS(F)                                \
@@ -41,7 +42,10 @@ enum keysift_kind {
   F(const keysift_segment*, segments) /* as in keysift_problem */         \
   F(int64_t, segment_count)                                             \
   F(int64_t, offset)                                                  \
-  F(const float*, shift) /* (batch, heads, queries), or NULL: 0. For KEYSIFT_RECTIFIED the levels, at least 0, not NULL */
+  F(const float*, shift) /* (batch, heads, queries), or NULL: 0. For KEYSIFT_RECTIFIED the levels, at least 0, not NULL; */ \
+                         /* for KEYSIFT_DECAYED numbers within 60 below the largest x + C_i - C_j or near it, not NULL */   \
+  F(const double*, decay) /* KEYSIFT_DECAYED: C of each key, (batch, heads, keys) */                                        \
+  F(const int64_t*, first_key) /* KEYSIFT_DECAYED: (batch, heads, queries), a key of the row; older ones are not read */
 KEYSIFT_STRUCT(keysift_sums_problem, KEYSIFT_SUMS_PROBLEM_FIELDS);
 
 /* Rows inside a segment are overwritten; other rows are left unchanged. */
@@ -49,7 +53,8 @@ KEYSIFT_STRUCT(keysift_sums_problem, KEYSIFT_SUMS_PROBLEM_FIELDS);
   F(keysift_view, dq)                    \
   F(keysift_view, dk)                    \
   F(keysift_view, dv)                    \
-  F(float*, dshift) /* (batch, heads, queries), or NULL */
+  F(float*, dshift) /* (batch, heads, queries), or NULL. For KEYSIFT_DECAYED the sums of dx over each row */ \
+  F(float*, dkeys)  /* KEYSIFT_DECAYED: (batch, heads, keys), the sums of dx over each column; otherwise NULL */
 KEYSIFT_STRUCT(keysift_sums_gradients, KEYSIFT_SUMS_GRADIENTS_FIELDS);
 
 /* Writes out, and the logarithm of the denominator (0 for kinds without one, +inf where it is 0) as

@@ -15,9 +15,12 @@ KEYSIFT_INLINE vf absolute(vf x) { return x < vf{} ? -x : x; }
 template <int Kind>
 constexpr bool kNormalised = Kind == KEYSIFT_RELU_EXP_NORMALISED || Kind == KEYSIFT_SOFTPICK;
 
+template <int Kind>
+constexpr bool kOfSoftmax = Kind == KEYSIFT_RECTIFIED || Kind == KEYSIFT_DECAYED;
+
 // Whether the backward pass reads the log and <dout, out> of each query.
 template <int Kind>
-constexpr bool kReadsLog = kNormalised<Kind> || Kind == KEYSIFT_RECTIFIED;
+constexpr bool kReadsLog = kNormalised<Kind> || kOfSoftmax<Kind>;
 
 // A score with weight zero and slope zero, for masked keys.
 template <int Kind>
@@ -25,7 +28,11 @@ constexpr float kMaskedScore = Kind == KEYSIFT_SOFTPICK ? 0.0f : -1e30f;
 
 // Whether scores of at most 0 change nothing, so that a block of them is skipped.
 template <int Kind>
-constexpr bool kSkipsNegative = Kind != KEYSIFT_SIGMOID && Kind != KEYSIFT_SOFTPICK && Kind != KEYSIFT_RECTIFIED;
+constexpr bool kSkipsNegative = Kind != KEYSIFT_SIGMOID && Kind != KEYSIFT_SOFTPICK && !kOfSoftmax<Kind>;
+
+// How far a score may exceed the number that is subtracted in exponents before the sums are rescaled.
+template <int Kind>
+constexpr float kHeadroom = Kind == KEYSIFT_DECAYED ? 60.0f : 0.0f;
 
 inline bool any_positive(const float* scores) {
   uint32_t bits = 0;
@@ -60,6 +67,9 @@ KEYSIFT_INLINE void differentiate(vf x, vf dp, vf log, vf delta, vf* weight, vf*
     *weight = x > none ? root * (root * -Exponential(-absolute(x)).minus_one) : none;
     const vf below = Kind == KEYSIFT_SOFTPICK ? (x < none ? root * (root * delta) : none) : none;
     *dx = x > none ? root * (root * (dp - delta)) : below;
+  } else if constexpr (Kind == KEYSIFT_DECAYED) {
+    *weight = Exponential(x - log).power;
+    *dx = *weight * (dp - delta);
   } else if constexpr (Kind == KEYSIFT_SIGMOID) {
     const vf e = Exponential(-absolute(x)).power, large = splat(1.0f) / (splat(1.0f) + e), small = e * large;
     *weight = x < none ? small : large;
@@ -132,6 +142,39 @@ inline void mask_scores(const Placement& at, const float* shift, float masked, f
   }
 }
 
+// For KEYSIFT_DECAYED: C of a row of the problem.
+inline const double* decay_of(const keysift_sums_problem& p, const keysift_segment& segment, int64_t head) {
+  return p.decay + (segment.row * p.heads + head) * p.keys + segment.key;
+}
+
+// Adds C_i - C_j to the scores of queries [first, first + kSumBatch) against the block of keys from `key`. Both differences and
+// sums of C are in fp64, because C grows with the text. C_i is the same for all keys of a row and cancels.
+inline void add_decay(const keysift_sums_problem& p, const keysift_segment& segment, int64_t head, int64_t first, int64_t key,
+                      float* scores) {
+  const double* decay = decay_of(p, segment, head);
+  double of_keys[kBlock] = {};
+  memcpy(of_keys, decay + key, static_cast<size_t>(keys_in_block(segment, key)) * sizeof(double));
+  for (int i = 0; i < kSumBatch; ++i) {
+    const double of_query = decay[clamp<int64_t>(segment.offset + first + i, 0, segment.keys - 1)];
+    for (int j = 0; j < kBlock; j += kLanes / 2) {
+      vd each;
+      memcpy(&each, of_keys + j, sizeof each);
+      vh x;
+      memcpy(&x, scores + i * kBlock + j, sizeof x);
+      x += __builtin_convertvector(of_query - each, vh);
+      memcpy(scores + i * kBlock + j, &x, sizeof x);
+    }
+  }
+}
+
+// For KEYSIFT_DECAYED: the first key of the segment that any of these queries reads.
+inline int64_t first_read(const keysift_sums_problem& p, const keysift_segment& segment, int64_t head, int64_t first, int64_t count) {
+  const int64_t* of_query = p.first_key + (segment.row * p.heads + head) * p.queries + segment.query;
+  int64_t key = segment.keys;
+  for (int64_t i = first; i < smaller(first + count, segment.queries); ++i) key = smaller(key, of_query[i] - segment.key);
+  return larger<int64_t>(key, 0);
+}
+
 // Distances 0 .. span-1 are visible.
 inline int64_t span_of(const keysift_sums_problem& p) { return p.window > 0 ? p.window : kUnlimited; }
 
@@ -167,7 +210,7 @@ struct SumsForward : SumsForwardScratch {
 
   // Rescales the sums so far if this row has a larger score than the maximum.
   KEYSIFT_INLINE void rescale(const float* row, int64_t query) {
-    vf threshold = splat(max_score[query]);
+    const vf threshold = splat(max_score[query] + kHeadroom<Kind>);
     uint32_t above = 0;
     for (int j = 0; j < kBlock; j += kLanes) {
       const vf x = load(row + j);
@@ -197,6 +240,16 @@ struct SumsForward : SumsForwardScratch {
           store(row + j, above);
         }
         total[first + i] += static_cast<double>(keysift::KEYSIFT_VARIANT::sum<>(added));
+      } else if constexpr (Kind == KEYSIFT_DECAYED) {
+        rescale(row, first + i);
+        const vf m = splat(max_score[first + i]), masked = splat(kMaskedScore<Kind>);
+        vf added{};
+        for (int j = 0; j < kBlock; j += kLanes) {
+          const vf x = load(row + j), e = x > masked ? Exponential(x - m).power : vf{};
+          added += e;
+          store(row + j, e);
+        }
+        total[first + i] += static_cast<double>(keysift::KEYSIFT_VARIANT::sum<>(added));
       } else {
         for (int j = 0; j < kBlock; j += kLanes) store(row + j, numerator<Kind>(load(row + j)));
       }
@@ -213,7 +266,15 @@ struct SumsForward : SumsForwardScratch {
     memset(max_score, 0, static_cast<size_t>(padded_count) * 4);
     memset(total, 0, static_cast<size_t>(padded_count) * 8);
     const int64_t to = smaller<int64_t>(segment.keys, at + count), span = span_of(p);
-    for (int64_t key = larger<int64_t>(at - span + 1, 0) / kBlock * kBlock; key < to; key += kBlock) {
+    int64_t from = larger<int64_t>(at - span + 1, 0);
+    int64_t read_from[kSumChunk / kSumBatch] = {};  // of each batch
+    if constexpr (Kind == KEYSIFT_DECAYED) {
+      memcpy(max_score, shift, static_cast<size_t>(count) * 4);
+      shift = nullptr;
+      for (int64_t i = 0; i < count; i += kSumBatch) read_from[i / kSumBatch] = first_read(p, segment, head, first + i, kSumBatch);
+      from = larger(from, first_read(p, segment, head, first, count));
+    }
+    for (int64_t key = from / kBlock * kBlock; key < to; key += kBlock) {
       const int key_count = keys_in_block(segment, key);
       pack_rows(p.k, segment, head, segment.key + key, key_count, kBlock, size.key, size.key_pad, 1.0f, rows);
       transpose(rows, size.key_pad, size.key, keys);
@@ -221,7 +282,9 @@ struct SumsForward : SumsForwardScratch {
       const int64_t last = smaller<int64_t>(count, key + kBlock - 1 + span - at);  // queries before it see the block
       for (int64_t i = clamp<int64_t>(key - at, 0, padded_count) / kSumBatch * kSumBatch; i < last; i += kSumBatch) {
         const Placement placement{at + i - key, span, static_cast<int>(smaller<int64_t>(kSumBatch, count - i)), key_count};
+        if (key + kBlock <= read_from[i / kSumBatch]) continue;
         products(q + i * size.key_pad, size.key_pad, keys, size.key, scores);
+        if constexpr (Kind == KEYSIFT_DECAYED) add_decay(p, segment, head, first + i, key, scores);
         mask_scores(placement, shift ? shift + i : nullptr, kMaskedScore<Kind>, scores);
         if (kSkipsNegative<Kind> && !any_positive(scores)) continue;
         weigh(i);
@@ -242,6 +305,9 @@ struct SumsForward : SumsForwardScratch {
         const double denominator_sum = total[i] + scale * static_cast<double>(p.eps) * exp(-m);
         log = denominator_sum > 0 ? static_cast<float>(m + ::log(denominator_sum / scale)) : __builtin_inff();
         scale_row(row, Factor(denominator_sum > 0 ? 1 / denominator_sum : 0), size.value_pad);
+      } else if constexpr (Kind == KEYSIFT_DECAYED) {
+        log = total[i] > 0 ? static_cast<float>(static_cast<double>(max_score[i]) + ::log(total[i])) : __builtin_inff();
+        scale_row(row, Factor(total[i] > 0 ? 1 / total[i] : 0), size.value_pad);
       }
       if (plan.log) plan.log[(segment.row * p.heads + head) * p.queries + query + i] = log;
       write_row(row, KEYSIFT_F32, size.value, const_cast<char*>(row_of(plan.out, KEYSIFT_F32, segment.row, head, query + i)));
@@ -271,6 +337,7 @@ struct SumsBackward : SumsBackwardScratch {
   const SumsSizes size;
   float log[kSumBatch];
   float inverse[kSumBatch], level[kSumBatch];  // of KEYSIFT_RECTIFIED
+  float columns[kBlock];                       // of KEYSIFT_DECAYED: sums of dx over queries
 
   SumsBackward(const SumsPlan& plan_, const SumsTask& task_, const SumsSizes& sizes, ScratchLayout* layout)
       : SumsBackwardScratch(sizes, layout), plan(plan_), task(task_), segment(*task_.segment), size(sizes) {}
@@ -322,6 +389,7 @@ struct SumsBackward : SumsBackwardScratch {
         store(scores + j, weight);
         store(dp + j, dx);
         slopes += dx;
+        if constexpr (Kind == KEYSIFT_DECAYED) store(columns + j - i * kBlock, load(columns + j - i * kBlock) + dx);
       }
       if (i < count) task.dshift[first + i] += sum(slopes);
     }
@@ -329,7 +397,7 @@ struct SumsBackward : SumsBackwardScratch {
 
   void run() {
     const keysift_sums_problem& p = plan.problem;
-    const float* shift = p.shift && Kind != KEYSIFT_RECTIFIED ? p.shift + row_number(0) : nullptr;
+    const float* shift = p.shift && !kOfSoftmax<Kind> ? p.shift + row_number(0) : nullptr;
     const int64_t span = span_of(p);
     if (kReadsLog<Kind>) compute_deltas();
     for (int64_t key = task.first_key; key < task.last_key; key += kBlock) {
@@ -341,12 +409,17 @@ struct SumsBackward : SumsBackwardScratch {
       transpose(dv, size.value_pad, size.value, values);
       memset(dk, 0, static_cast<size_t>(kBlock * size.key_pad) * 4);
       memset(dv, 0, static_cast<size_t>(kBlock * size.value_pad) * 4);
+      memset(columns, 0, sizeof columns);
       const int64_t first = clamp<int64_t>(key - segment.offset, 0, segment.queries) / kSumBatch * kSumBatch;
       const int64_t last = smaller<int64_t>(segment.queries, key + kBlock - 1 + span - segment.offset);
       for (int64_t i = first; i < last; i += kSumBatch) {
         const int count = static_cast<int>(smaller<int64_t>(kSumBatch, segment.queries - i));
+        if constexpr (Kind == KEYSIFT_DECAYED) {
+          if (key + kBlock <= first_read(p, segment, task.head, i, count)) continue;
+        }
         load_batch(i, count);
         products(q, size.key_pad, keys, size.key, scores);
+        if constexpr (Kind == KEYSIFT_DECAYED) add_decay(p, segment, task.head, i, key, scores);
         const Placement placement{segment.offset + i - key, span, count, key_count};
         mask_scores(placement, shift ? shift + i : nullptr, kMaskedScore<Kind>, scores);
         if (kSkipsNegative<Kind> && !any_positive(scores)) continue;
@@ -363,6 +436,7 @@ struct SumsBackward : SumsBackwardScratch {
                   const_cast<char*>(row_of(to.dk, KEYSIFT_F32, segment.row, task.head, at)));
         write_row(dv + j * size.value_pad, KEYSIFT_F32, size.value,
                   const_cast<char*>(row_of(to.dv, KEYSIFT_F32, segment.row, task.head, at)));
+        if constexpr (Kind == KEYSIFT_DECAYED) to.dkeys[(segment.row * p.heads + task.head) * p.keys + at] = columns[j];
       }
     }
   }

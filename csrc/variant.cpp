@@ -39,6 +39,7 @@ SumsKernels sums_kernels(int32_t kind) {
   if (kind == KEYSIFT_SIGMOID) return sums_of<KEYSIFT_SIGMOID>();
   if (kind == KEYSIFT_RELU_EXP_NORMALISED) return sums_of<KEYSIFT_RELU_EXP_NORMALISED>();
   if (kind == KEYSIFT_SOFTPICK) return sums_of<KEYSIFT_SOFTPICK>();
+  if (kind == KEYSIFT_DECAYED) return sums_of<KEYSIFT_DECAYED>();
   return {padded, rectified_scratch, rectified_forward, sums_backward_scratch, sums_backward<KEYSIFT_RECTIFIED>};
 }
 

@@ -16,6 +16,7 @@ from keysift.core.registry import Registry
 from keysift.kernels import masked_values
 from keysift.kernels.backend import Backend, CacheReader
 from keysift.kernels.call import Call, Options, make_call
+from keysift.kernels.cpu import decayed as cpu_decayed
 from keysift.kernels.cpu import rectified as cpu_rectified
 from keysift.kernels.cpu import screening as cpu_screening
 from keysift.kernels.cpu import sticks as cpu_sticks
@@ -41,7 +42,7 @@ class Choice:
 
 
 BACKENDS: Registry[Backend] = Registry("backend")
-_ON_CPU = (cpu_screening, sdpa, cpu_sums, cpu_rectified, cpu_sticks, cpu_thresholds)
+_ON_CPU = (cpu_screening, cpu_decayed, sdpa, cpu_sums, cpu_rectified, cpu_sticks, cpu_thresholds)
 _ON_GPU = (gpu_screening, gpu_sums)
 for _module in (*_ON_CPU, *_ON_GPU, blockwise, rows, dense):  # in order of preference
     BACKENDS.add(_module.BACKEND.name, _module.BACKEND)

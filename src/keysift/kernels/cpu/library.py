@@ -92,14 +92,17 @@ class SumsProblem(ctypes.Structure):
         ("segments", ctypes.c_void_p),
         ("segment_count", ctypes.c_int64),
         ("offset", ctypes.c_int64),
-        ("shift", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ("shift", "decay", "first_key")),
     ]
 
 
 class SumsGradients(ctypes.Structure):
     """keysift_sums_gradients of csrc/sums.h."""
 
-    _fields_ = [*((name, View) for name in ("dq", "dk", "dv")), ("dshift", ctypes.c_void_p)]
+    _fields_ = [
+        *((name, View) for name in ("dq", "dk", "dv")),
+        *((name, ctypes.c_void_p) for name in ("dshift", "dkeys")),
+    ]
 
 
 class SticksProblem(ctypes.Structure):

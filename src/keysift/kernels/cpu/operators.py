@@ -21,7 +21,11 @@ def unsupported_tensor(q: Tensor) -> str | None:
 
 
 def declines(
-    call: Call, return_weights: bool, unsupported: Callable[[Tensor], str | None] = unsupported_tensor
+    call: Call,
+    return_weights: bool,
+    unsupported: Callable[[Tensor], str | None] = unsupported_tensor,
+    *,
+    takes_slopes: bool = False,
 ) -> str | None:
     """Reason why no compiled operator can run the call, or None. `unsupported` judges the device and dtype of q."""
     if return_weights:
@@ -29,7 +33,7 @@ def declines(
     reason = unsupported(call.q)
     if reason is not None:
         return reason
-    if call.keep is not None or call.bias is not None or call.slopes is not None:
+    if call.keep is not None or call.bias is not None or (call.slopes is not None and not takes_slopes):
         return "it does not support a keep mask or a bias"
     if call.kept:
         return "it does not support keys that are kept beside a window"

@@ -28,7 +28,8 @@ from keysift.kernels.transforms import no_double_backward, through_operator
 from keysift.mechanisms import relu_exp, relu_power, sigmoid, threshold
 from keysift.mechanisms.rules import Counted, Rule, visible_count
 
-_RELU, _RELU_SQUARED, _RELU_EXP, _SIGMOID, _RELU_EXP_NORMALISED, _SOFTPICK, RECTIFIED = range(7)  # keysift_kind
+# keysift_kind
+_RELU, _RELU_SQUARED, _RELU_EXP, _SIGMOID, _RELU_EXP_NORMALISED, _SOFTPICK, RECTIFIED, DECAYED = range(8)
 
 PerQuery = Callable[[Call, Mapping[str, Tensor]], Tensor]  # broadcastable to B H T 1
 
