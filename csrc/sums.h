@@ -22,7 +22,7 @@ enum keysift_kind {
   KEYSIFT_RELU_EXP_NORMALISED = 4, /* numerator = denominator = max(exp(x) - 1, 0) */
   KEYSIFT_SOFTPICK = 5,       /* numerator = max(exp(x) - 1, 0), denominator = |exp(x) - 1| */
   KEYSIFT_RECTIFIED = 6,      /* weight = max(softmax(x) - level, 0); two passes over the scores of a row */
-  KEYSIFT_DECAYED = 7         /* weight = softmax(x_ij + C_i - C_j) of the decay C, C_i that of the newest key in view */
+  KEYSIFT_DECAYED = 7         /* weight = softmax(x_ij + C_i - C_j), or 0 below exp(-70); C is the decay, C_i of the newest key */
 };
 
 #define KEYSIFT_SUMS_PROBLEM_FIELDS(F)                                \

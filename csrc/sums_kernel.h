@@ -57,6 +57,9 @@ KEYSIFT_INLINE vf numerator(vf x) {
 // exp(-m) |exp(x) - 1|, without loss of digits near x = 0.
 KEYSIFT_INLINE vf denominator(vf x, vf m) { return Exponential(positive(x) - m).power * -Exponential(-absolute(x)).minus_one; }
 
+// exp(x), and 0 below -70: products of smaller weights would be subnormal numbers, which take many times longer.
+KEYSIFT_INLINE vf decayed_weight(vf x) { return x < splat(-70.0f) ? vf{} : Exponential(x).power; }
+
 // The weight of a score and its gradient: dp is <dout, v>, delta is <dout, out>.
 template <int Kind>
 KEYSIFT_INLINE void differentiate(vf x, vf dp, vf log, vf delta, vf* weight, vf* dx) {
@@ -68,7 +71,7 @@ KEYSIFT_INLINE void differentiate(vf x, vf dp, vf log, vf delta, vf* weight, vf*
     const vf below = Kind == KEYSIFT_SOFTPICK ? (x < none ? root * (root * delta) : none) : none;
     *dx = x > none ? root * (root * (dp - delta)) : below;
   } else if constexpr (Kind == KEYSIFT_DECAYED) {
-    *weight = Exponential(x - log).power;
+    *weight = decayed_weight(x - log);
     *dx = *weight * (dp - delta);
   } else if constexpr (Kind == KEYSIFT_SIGMOID) {
     const vf e = Exponential(-absolute(x)).power, large = splat(1.0f) / (splat(1.0f) + e), small = e * large;
@@ -242,10 +245,10 @@ struct SumsForward : SumsForwardScratch {
         total[first + i] += static_cast<double>(keysift::KEYSIFT_VARIANT::sum<>(added));
       } else if constexpr (Kind == KEYSIFT_DECAYED) {
         rescale(row, first + i);
-        const vf m = splat(max_score[first + i]), masked = splat(kMaskedScore<Kind>);
+        const vf m = splat(max_score[first + i]);
         vf added{};
         for (int j = 0; j < kBlock; j += kLanes) {
-          const vf x = load(row + j), e = x > masked ? Exponential(x - m).power : vf{};
+          const vf e = decayed_weight(load(row + j) - m);
           added += e;
           store(row + j, e);
         }

@@ -34,6 +34,17 @@ ARCHS: dict[str, Arch] = {
         rope_theta=100.0,
         rope_rates="yarn:factor=4,original=16",
     ),
+    "pro": TransformerArch(
+        depth=2,
+        heads=4,
+        width=16,
+        key_heads=2,
+        mechanism="forgetting+output_norm+output_gate",
+        position="none",
+        qk_norm=True,
+        qk_gains="per_head",
+        shift="both",
+    ),
 }
 CONTEXT = 24
 

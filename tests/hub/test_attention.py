@@ -116,7 +116,13 @@ def test_unsupported_attention_options_are_refused() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["softmax", "screening", "stick_breaking", "forgetting", "asentmax"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("softmax", "screening", "stick_breaking", "stick_breaking_own_key", "stick_breaking_rest", "forgetting"),
+        *("stick_breaking_learned", "asentmax", "tra", "elastic_softmax", "clipped_softmax", "lssar", "null_value"),
+    ],
+)
 def test_padding_and_caches_change_nothing(llama: Any, name: str) -> None:
     """Also of mechanisms that need distances: a mask of causality alone does not give them."""
     padded = torch.cat((torch.zeros(1, 4, dtype=torch.long), TOKENS), dim=1)
@@ -138,6 +144,26 @@ def test_padding_and_caches_change_nothing(llama: Any, name: str) -> None:
             else:
                 with refuses(f"{name} needs the distance of each key, .* leave cache_implementation out"):
                     llama.generate(TOKENS, **static, **options)
+    finally:
+        llama.set_attn_implementation("sdpa")
+
+
+def test_selective_attention_runs_on_whole_texts_only(llama: Any) -> None:
+    """A later token changes no earlier logit; a cached step and a padded batch are refused rather than approximated."""
+    tokens = TOKENS + 1  # generate takes the padding token, 0, for padding
+    expected = llama(tokens).logits
+    options = {"max_new_tokens": 3, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    try:
+        llama.set_attn_implementation("keysift_selective_mask")
+        actual = llama(tokens, use_cache=False).logits
+        assert (actual - expected).abs().max() > 1e-4
+        torch.testing.assert_close(llama(tokens[:, :7], use_cache=False).logits, actual[:, :7], atol=1e-5, rtol=1e-5)
+        generated = llama.generate(tokens, use_cache=False, **options)
+        assert torch.equal(llama(generated, use_cache=False).logits[0, 11:-1].argmax(-1), generated[0, 12:])
+        with refuses("got 1 queries for 13 keys; pass the queries and keys of the whole text"):
+            llama.generate(tokens, **options)
+        with refuses("selective_mask needs texts without padding, windows or packing"):
+            llama(tokens, attention_mask=torch.tensor([[0] * 2 + [1] * 10]), use_cache=False)
     finally:
         llama.set_attn_implementation("sdpa")
 

@@ -81,7 +81,7 @@ def test_bundle_contains_every_import_and_no_training_code() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["multiscreen", "layered"])
+@pytest.mark.parametrize("name", ["multiscreen", "layered", "pro"])
 def test_exported_model_loads_without_keysift(name: str, tmp_path: Path) -> None:
     """In a new virtual environment with the site-packages of this one, without the editable install of keysift."""
     saved_model(tmp_path / "model", name)

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from keysift.kernels.attend import attend
+from keysift.core.errors import UnsupportedError
+from keysift.kernels.attend import BACKENDS, attend
 from keysift.kernels.positions import Positions
 from keysift.mechanisms import MECHANISMS, find
 from keysift.mechanisms.lookup import require_plugins
@@ -58,6 +59,26 @@ def test_a_missing_plugin_is_named() -> None:
 def test_a_mechanism_without_its_own_key_is_causal() -> None:
     with refuses("softmax: without its own key a query sees earlier keys only; set causal_only=True"):
         dataclasses.replace(find("softmax"), own_key=False)
+
+
+@pytest.mark.parametrize("name", ["softmax", "relu_squared", "entmax15", "tra", "elastic_softmax"])
+def test_a_mechanism_of_a_user_leaves_out_the_own_key(name: str) -> None:
+    """Of a rule of any type, on every backend that takes it: the mask without the diagonal, and an empty first row."""
+    own = dataclasses.replace(find(name), name="strictly_earlier", own_key=False, causal_only=True)
+    random = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 2, 40, 4, generator=random) for _ in range(3))
+    earlier = torch.ones(40, 40, dtype=torch.bool).tril(-1)
+    expected = attend(name, q, k, v, keep=earlier, causal=False, backend="dense")
+    ran = 0
+    for backend in BACKENDS.names():
+        try:
+            out = attend(own, q, k, v, backend=backend)
+        except UnsupportedError:
+            continue
+        ran += 1
+        torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-4)
+        assert not out[:, :, 0].any()
+    assert ran >= 3, "dense, by_rows and a faster one"
 
 
 def sticks_by_hand(x: Tensor, keep: Tensor, distance: Tensor) -> Tensor:

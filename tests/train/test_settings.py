@@ -46,6 +46,8 @@ TRANSFORMER: dict[str, tuple[str, Any]] = {
     "rope_share": ("0.5", 0.5),
     "rope_rates": ("linear:factor=2", "linear:factor=2"),
     "qk_norm": ("", True),
+    "qk_gains": ("per_head --qk-norm", "per_head"),
+    "shift": ("keys", "keys"),
     "head_width": ("6", 6),
     "hidden_width": ("40", 40),
     "norm_eps": ("1e-6", 1e-6),
@@ -68,7 +70,8 @@ def test_every_field_is_listed() -> None:
 
 @pytest.mark.parametrize(("arch", "name", "words", "value"), FIELDS, ids=lambda value: str(value)[:20])
 def test_a_field_is_set_by_flag_file_and_sweep(arch: str, name: str, words: str, value: Any, tmp_path: Path) -> None:
-    more = {"window": 8} if name == "kept" else {}  # kept keys need a window
+    # Kept keys need a window, and gains a norm.
+    more = {"kept": {"window": 8}, "qk_gains": {"qk_norm": True}}.get(name, {})
     expected = replace(DEFAULT_ARCHS[arch], **{name: value, **more})
     assert expected != DEFAULT_ARCHS[arch]
     flag = f"--no-{name}" if value is False else f"--{name}"
@@ -96,6 +99,7 @@ def test_every_ablation_trains(tiny: TrainConfig, tmp_path: Path) -> None:
     small = {"depth": 2, "steps": 1, "sample_tokens": 0}
     multiscreen = {"position": "rope", "norm": "none", "gate": False, "acceptance": 0.5, "key_width": 4}
     transformer = {"heads": 2, "width": 8, "key_heads": 1, "mechanism": ["ssmax", "sigmoid"], "qk_norm": True}
+    transformer |= {"shift": "both", "qk_gains": "per_head"}
     for arch, settings in (("multiscreen", multiscreen), ("transformer", transformer)):
         config = apply(tiny, {"arch": arch, **small, **settings})
         run = run_training(config, tmp_path / arch)

@@ -16,7 +16,7 @@ except ImportError as _missing:
         "Hugging Face models need the extra [hub]; install it with pip install 'keysift[hub]'"
     ) from _missing
 
-from keysift.hub.attention import register
+from keysift.hub.attention import SELECTIVE, register
 from keysift.hub.cache import WindowCache
 from keysift.hub.models import (
     MultiscreenConfig,
@@ -32,8 +32,8 @@ for _model in (MultiscreenForCausalLM, TransformerForCausalLM):
     transformers.AutoConfig.register(_model.config_class.model_type, _model.config_class)
     transformers.AutoModel.register(_model.config_class, _model.backbone_class)
     transformers.AutoModelForCausalLM.register(_model.config_class, _model)
-for _mechanism in all_mechanisms():
-    register(_mechanism.name)
+for _name in (*(mechanism.name for mechanism in all_mechanisms()), SELECTIVE):
+    register(_name)
 
 __all__ = [
     "MultiscreenConfig",

@@ -1,7 +1,8 @@
 """keysift's mechanisms as attention implementations of transformers: attn_implementation="keysift_entmax15".
 
 Each mechanism is registered as an attention function and, under the same name, as a mask function; without a mask
-function transformers would drop left padding. The mechanism gets the model's queries, keys and values.
+function transformers would drop left padding. The mechanism gets the model's queries, keys and values. Selective
+attention is softmax with a bias of the layer, "keysift_selective_mask"; it runs without a cache and without padding.
 """
 
 import warnings
@@ -15,23 +16,26 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from keysift.core.errors import UnsupportedError
 from keysift.hub.probe import visible_mask
 from keysift.kernels.attend import attend
+from keysift.kernels.selective_mask import selective_mask
 from keysift.kernels.transforms import can_inspect_values
 from keysift.mechanisms import find
 from keysift.mechanisms.spec import ASSUMED_CONTEXT, Mechanism, Site
 
 PREFIX = "keysift_"
+SELECTIVE = "selective_mask"
 _UNSUPPORTED = ("softcap", "s_aux", "position_bias")
 
 
 def register(name: str) -> str:
     """Register a mechanism with transformers; returns the name to pass as attn_implementation."""
     registered = f"{PREFIX}{name}"
-    AttentionInterface.register(registered, _attention_function(find(name)))
+    mechanism = find("softmax" if name == SELECTIVE else name)
+    AttentionInterface.register(registered, _attention_function(mechanism, selective=name == SELECTIVE))
     AttentionMaskInterface.register(registered, AttentionMaskInterface()["sdpa"])
     return registered
 
 
-def _attention_function(mechanism: Mechanism) -> Callable[..., tuple[Tensor, None]]:
+def _attention_function(mechanism: Mechanism, *, selective: bool = False) -> Callable[..., tuple[Tensor, None]]:
     def attention(
         module: nn.Module,
         query: Tensor,
@@ -65,12 +69,14 @@ def _attention_function(mechanism: Mechanism) -> Callable[..., tuple[Tensor, Non
         if causal and keep is None and 1 < query.shape[2] < key.shape[2]:
             # The first call with a static cache: the queries are at its first slots, and the other slots are empty.
             key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
+        bias = _selective_bias(query, key, keep, scaling) if selective else None
         out = attend(
             mechanism,
             query,
             key,
             value,
             keep=keep,
+            bias=bias,
             causal=causal,
             scale=None if mechanism.cosine_scores or scaling is None else float(scaling),
             scalars=_initial_scalars(mechanism, module, query, value),
@@ -78,6 +84,15 @@ def _attention_function(mechanism: Mechanism) -> Callable[..., tuple[Tensor, Non
         return out.transpose(1, 2).contiguous(), None
 
     return attention
+
+
+def _selective_bias(query: Tensor, key: Tensor, keep: Tensor | None, scale: float | None) -> Tensor:
+    if keep is not None:
+        raise UnsupportedError(
+            f"{SELECTIVE} needs texts without padding, windows or packing, whose keys all later queries see, and this "
+            f"call has a mask; pass texts of one length, without an attention_mask, and use_cache=False"
+        )
+    return selective_mask(query, key, scale=scale)
 
 
 def _is_causal(

@@ -2,10 +2,11 @@
 
     w_ij = softmax_j(x_ij + C_i - C_j)     C falls from key to key: the sum of log f so far, minus slope times position
 
-C grows with the text, so it is in fp64, and so is C_i - C_j of each pair. A pair is not read if its weight is certainly
-zero in fp32: the newest key of a query has no decay, so with the length of its query and of the longest key a key far
-enough below that score cannot count. Two operators, `keysift::decayed` and `keysift::decayed_backward`, make the kernel
-known to autograd and torch.compile; dC_j is minus the sum of the gradients of a column of scores.
+C grows with the text, so it is in fp64, and so is C_i - C_j of each pair. The kernel takes weights below exp(-70) =
+4e-31 for zero. Keys that are certainly so light are not read: the newest key of a query has no decay, and the lengths
+of the query and of the longest key bound how far a score can exceed that of the newest. Two operators,
+`keysift::decayed` and `keysift::decayed_backward`, make the kernel known to autograd and torch.compile; dC_j is minus
+the sum of the gradients of a column of scores.
 
 Letters: B batch, H heads, T queries, S keys, K key width, V value width.
 """
@@ -28,7 +29,9 @@ from keysift.kernels.transforms import no_double_backward, through_operator
 from keysift.mechanisms.rules import Softmax
 
 MIN_QUERIES = 16  # a batch has 32; below this, torch's kernel is faster
-VANISHED = 87.0  # the kernel's exp is zero below minus this
+VANISHED = (
+    70.0  # the kernel's weights below exp(-70) are zero: the next ones would make subnormal numbers, which are slow
+)
 
 
 def declines(call: Call, return_weights: bool) -> str | None:
