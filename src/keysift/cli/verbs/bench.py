@@ -50,6 +50,11 @@ class Screening(Common):
 class Mechanisms(Common):
     """Time and memory of each mechanism compared with torch's scaled_dot_product_attention."""
 
+    limit: float | None = None
+    """Seconds after which no more rounds of one mechanism and length begin, 4 by default."""
+    alone: float | None = None
+    """At the longest length, leave out what is expected to take more seconds than this, 60 by default."""
+
 
 @config
 class Overhead(Common):
