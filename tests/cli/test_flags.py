@@ -8,6 +8,7 @@ import pytest
 
 from keysift.cli.flags import texts
 from keysift.cli.flags.out_file import make_folder_of
+from keysift.cli.main import parse
 from tests.refusals import refuses
 
 
@@ -20,6 +21,18 @@ def test_the_folder_of_an_output_file_must_be_writable(tmp_path: Path, monkeypat
     monkeypatch.setattr("os.access", lambda *_: False)
     with refuses("page.html cannot be written, because .*new is read-only; name a file in another folder with --maps"):
         make_folder_of(tmp_path / "new" / "page.html", "--maps")
+
+
+def test_integers_have_at_most_64_bits(capsys: pytest.CaptureFixture[str]) -> None:
+    """A larger one overflows where a size or a time is computed as a float."""
+    generate = ["generate", "runs/a", "--prompt", "x"]
+    for flag in ("--max-new-tokens", "--expand-windows"):
+        with refuses("an integer must lie within 64 bits, got one of 401 digits; give a smaller one"):
+            parse([*generate, flag, str(10**400)])
+    with pytest.raises(SystemExit):
+        parse([*generate, "--top-k", str(2**64)])
+    assert "an integer must lie within 64 bits" in capsys.readouterr().err
+    parse([*generate, "--seed", str(2**64 - 1)])
 
 
 def test_standard_input_must_be_utf8(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,6 +126,19 @@ def test_a_path_that_is_not_there_is_refused_without_the_hub(where: str) -> None
     check_subject("HuggingFaceTB/SmolLM2-135M")
 
 
+def test_a_file_is_not_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.safetensors").touch()
+    os.mkfifo(tmp_path / "pipe")
+    os.mkfifo(tmp_path / "pipe.gguf")
+    for name in ("model.safetensors", "pipe", "pipe.gguf"):
+        with refuses(f"{name} is not a model: expected a directory or a .gguf file; name the model's directory"):
+            check_subject(name)
+    (tmp_path / "model.gguf").touch()
+    check_subject("model.gguf")
+    check_subject(".")
+
+
 def test_an_unknown_model_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("keysift.hub.lens_model.socket.getaddrinfo", _no_network)
     with refuses(

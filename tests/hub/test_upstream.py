@@ -4,7 +4,8 @@ The package transformers does not include its tests. Give the path of a checkout
 
     TRANSFORMERS_TESTS=/path/to/transformers python -m pytest tests/hub/test_upstream.py
 
-Runs ModelTesterMixin and GenerationTesterMixin. `BY_DESIGN` lists the tests that must fail, with reasons.
+Runs ModelTesterMixin and GenerationTesterMixin, which need the package parameterized. `BY_DESIGN` lists the tests that
+must fail, with reasons.
 """
 
 import importlib
@@ -24,7 +25,6 @@ CHECKOUT = os.environ.get("TRANSFORMERS_TESTS")
 if CHECKOUT is None:
     pytest.skip("TRANSFORMERS_TESTS names no checkout of transformers", allow_module_level=True)
 tests.__path__.append(str(Path(CHECKOUT) / "tests"))  # their modules import each other as tests.*
-pytest.importorskip("parameterized")
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of models that their modules import

@@ -20,6 +20,7 @@ from keysift.core.errors import ConfigError
 from keysift.core.registry import nearest
 
 C = TypeVar("C")
+INTEGERS = range(-(2**63), 2**64)  # of settings; a float cannot hold every larger one
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -68,6 +69,8 @@ def load(cls: type[C], path: Path) -> C:
 
 
 def _read(where: str, hint: Any, value: Any) -> Any:
+    if type(value) is int and value not in INTEGERS:
+        raise ConfigError(f"{where} must be a number of at most 64 bits, got one of {value.bit_length()} bits")
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         return _read_union(where, hint, value)

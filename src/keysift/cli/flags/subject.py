@@ -13,8 +13,12 @@ _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 def check_subject(where: str) -> None:
-    """Raise DataError for a path that does not exist and cannot be a name on the hub. Does not import torch."""
-    if not Path(where).expanduser().exists() and (not _HUB_NAME.fullmatch(where) or where.endswith(".gguf")):
+    """Raise DataError for a path that holds no model and cannot be a name on the hub. Does not import torch."""
+    path = Path(where).expanduser()
+    if path.exists():
+        if not path.is_dir() and not (path.is_file() and path.suffix == ".gguf"):
+            raise DataError(f"{where} is not a model: expected a directory or a .gguf file; name the model's directory")
+    elif not _HUB_NAME.fullmatch(where) or where.endswith(".gguf"):
         raise DataError(
             f"{where} is neither a keysift model, nor a local Hugging Face directory, nor a name that can be "
             f"downloaded; correct the path"

@@ -24,6 +24,8 @@ def run(args: Args) -> None:
     from keysift.runs.compare import compare
     from keysift.runs.summary import find_runs, summary
 
+    if args.folder.exists() and not args.folder.is_dir():
+        raise DataError(f"{args.folder} is not a folder; name a folder with runs, or a run")
     runs = []
     for path in find_runs(args.folder):
         try:
