@@ -148,7 +148,7 @@ def test_explain_reports_backend_and_reasons() -> None:
     choice = explain("softmax", q, k, v)
     assert isinstance(choice, Choice)
     assert choice.backend == "sdpa"
-    assert list(choice.declined) == ["screening_cpu"]
+    assert list(choice.declined) == ["screening_cpu", "decayed_cpu"]
     assert all(choice.declined.values())
     assert explain("softmax", q, k, v, backend="dense") == Choice("dense", {})
 

@@ -57,14 +57,15 @@ def test_shares_of_every_size(level: float) -> None:
     check_agreement(mechanism, *draws, backend="sticks_cpu")
 
 
-def test_the_rest_is_not_a_difference() -> None:
+@pytest.mark.parametrize("backend", ["sticks_cpu", "by_rows", "dense"])
+def test_the_rest_is_not_a_difference(backend: str) -> None:
     """One minus the sum of the weights would be rounded to a multiple of 6e-8: here it is 1e-9."""
     v = torch.zeros(1, 1, 80, 1)
     v[:, :, -1] = 1.0
     q, k = torch.ones(1, 1, 80, 1), torch.full((1, 1, 80, 1), 10.0)
     k[:, :, 1:] = -30.0
     k[:, :, 0] = 20.7
-    out = attend("stick_breaking_rest", q, k, v, scale=1.0, backend="sticks_cpu")
+    out = attend("stick_breaking_rest", q, k, v, scale=1.0, backend=backend)
     torch.testing.assert_close(out[0, 0, -1, 0], torch.tensor(-20.7).exp(), rtol=1e-5, atol=0)
 
 

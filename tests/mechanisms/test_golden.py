@@ -9,6 +9,7 @@ import torch
 from keysift.kernels.attend import attend
 from keysift.kernels.weigh import weigh
 from keysift.mechanisms import find, screening
+from keysift.mechanisms.stick_breaking import variant
 
 SCORES = [2.0, 1.0, 0.5, -1.0]
 SECOND_SCORES = [0.0, 1.0, 0.0, 0.5]  # second map of the differential family
@@ -90,6 +91,12 @@ def test_formulas_of_cosines(name: str, scalars: dict[str, float], scores: list[
     unbounded = dataclasses.replace(find(name), name=f"unbounded_{name}", cosine_scores=False)
     x, y = (torch.tensor(row[: len(scores)], dtype=torch.float64) for row in (scores, SECOND_SCORES))
     assert weigh(unbounded, x, second=y, scalars=scalars).tolist() == pytest.approx(expected, abs=6e-7)
+
+
+def test_rest_of_stick_breaking() -> None:
+    """The own key takes 0.268941 and, besides, the rest of 0.008848."""
+    weights = weigh(variant(rest="own", own_key=True), torch.tensor(SCORES, dtype=torch.float64))
+    assert weights.tolist() == pytest.approx([0.065381, 0.201775, 0.455054, 0.277790], abs=6e-7)
 
 
 def test_weight_of_a_null_key() -> None:

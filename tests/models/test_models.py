@@ -39,7 +39,7 @@ MULTISCREEN_CHANGES = {
     "acceptance_start": (0.5001,),
     "window_threshold": 255.0,
 }
-WINDOWED = dataclasses.replace(BASE, window=4)
+WINDOWED = dataclasses.replace(BASE, window=4, qk_norm=True)
 TRANSFORMER_CHANGES = {
     "vocab_size": 12,
     "depth": 3,
@@ -54,7 +54,9 @@ TRANSFORMER_CHANGES = {
     "rope_theta": 500.0,
     "rope_share": 0.5,
     "rope_rates": "linear:factor=2",
-    "qk_norm": True,
+    "qk_norm": False,
+    "qk_gains": "per_head",
+    "shift": "values",
     "head_width": 6,
     "hidden_width": 40,
     "norm_eps": 1e-2,
