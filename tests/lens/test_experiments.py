@@ -284,6 +284,13 @@ def test_swap_mechanism_uses_the_same_scores(name: str) -> None:
         ) != pytest.approx(same, rel=1e-4)
 
 
+def test_a_swap_to_a_mechanism_without_the_own_key() -> None:
+    for block, head, row in every_row(swap_mechanism(layer_view(lengths=(12,)), "stick_breaking")):
+        x = block.scores_HTS[head, row, :row]
+        expected = torch.cat((weigh("stick_breaking", x), torch.zeros(1))) if row else torch.zeros(1)
+        torch.testing.assert_close(block.weights_HTS[head, row, : row + 1], expected, rtol=1e-5, atol=1e-6)
+
+
 def test_unsupported_swaps_raise() -> None:
     case = layer_view()
     with refuses("differential_v1 cannot weigh this model's scores: it compares 2 maps of scores and this model has 1"):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,9 +18,10 @@ from keysift.lens.collector import Collector
 from keysift.lens.inspection import inspect
 from keysift.lens.keysift_model import KeysiftModel
 from keysift.models.multiscreen import MultiscreenConfig
+from keysift.models.transformer import TransformerConfig
 from keysift.records import lens as records
 from tests.lens.models import LINE, multiscreen, planted, transformer
-from tests.models.checks import perturbed_multiscreen
+from tests.models.checks import perturbed_multiscreen, perturbed_transformer
 from tests.refusals import refuses
 
 
@@ -63,6 +65,29 @@ def test_output_from_blocks_equals_the_layer_output() -> None:
         for x, y, z in zip(before, rebuilt, zeroed, strict=True):
             torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
             assert not torch.allclose(x, z, atol=1e-2)
+
+
+POSITIONS = [
+    {"mechanism": "softmax", "position": "alibi"},
+    {"mechanism": "differential_v1", "position": "alibi", "window": (7, 0), "kept": 2},
+    {"mechanism": ("forgetting", "stick_breaking"), "position": "none", "window": (0, 9)},
+    {"mechanism": "forgetting+output_norm+output_gate", "position": "none", "shift": "both"},
+    {"mechanism": ("tda", "lssar"), "position": ("rope", "none"), "window": 9},
+    {"mechanism": ("elastic_softmax", "stick_breaking_learned"), "position": ("alibi", "none")},
+    {"mechanism": ("asentmax", "null_value")},
+]
+
+
+@pytest.mark.parametrize("change", POSITIONS, ids=str)
+def test_blocks_of_layers_with_windows_slopes_and_gates(change: dict[str, Any]) -> None:
+    """Their weights are those of the model: the logits do not change if every output is computed from them."""
+    config = TransformerConfig(vocab_size=257, depth=2, heads=4, width=32, **change)
+    model = KeysiftModel(perturbed_transformer(config), Bytes(), "tiny transformer")
+    texts = [list(LINE.encode()), list(LINE[:20].encode())]
+    before = model.run(texts, lambda view: None)
+    rebuilt = model.run(texts, lambda view: view.output(lambda block: block.weights_HTS))
+    for x, y in zip(before, rebuilt, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
 
 
 def test_batched_texts_give_the_same_record() -> None:

@@ -141,10 +141,9 @@ class LayerView:
         keys = slice(keys.start, min(max(keys.start + max(2, last + 1), queries.stop), keys.stop))
         keep, distance = (x[..., : keys.stop - keys.start] for x in (keep, _of_text(whole.distance_BHTS, row)))
         x = self.apply_softcap(call.scale * (q[row, :, queries] @ k[row, :, keys].mT))
-        if call.bias is not None:
-            bias = slice_pairs(_of_text(call.bias, row), queries, keys)
-            x = x + bias.repeat_interleave(call.mechanism.maps, dim=1).to(x.dtype)
-        maps = x.view(1, self.heads, call.mechanism.maps, *x.shape[2:]).unbind(2)
+        bias = None if call.bias is None else slice_pairs(_of_text(call.bias, row), queries, keys)
+        both = x.view(1, self.heads, call.mechanism.maps, *x.shape[2:]).unbind(2)
+        maps = tuple(call.add_biases(each, Visible(keep, distance), bias) for each in both)
         visible_HTS = keep.expand_as(maps[0])[0]
         per = {scalar.name: scalar.per for scalar in call.mechanism.scalars}
         own = {name: _scalar(scalars[name], kind, row, queries, keys) for name, kind in per.items()}
@@ -152,7 +151,7 @@ class LayerView:
         def weigh(keep_HTS: Tensor, rows: Tensor | slice) -> Tensor:
             visible = Visible((keep_HTS & visible_HTS[:, rows])[None], distance[..., rows, :])
             some = {name: value[:, :, rows] if per[name] in _QUERY else value for name, value in own.items()}
-            return dense.weigh(call.mechanism, tuple(x[:, :, rows] for x in maps), visible, some)[0]
+            return dense.weigh(call.mechanism, tuple(each[:, :, rows] for each in maps), visible, some)[0]
 
         return maps[0][0], visible_HTS, weigh
 

@@ -21,6 +21,8 @@ def swap_mechanism(view: LayerView, name: str) -> LayerView:
         rule=new.rule,
         holds=new.holds,
         window_scalar=None,
+        own_key=new.own_key,
+        causal_only=new.causal_only,
         scalars=(*call.mechanism.scalars, *(scalar for scalar in new.scalars if scalar.name not in names)),
     )
     sizes = {"B": call.q.shape[0], "H": call.heads, "G": call.v.shape[1], "T": call.q.shape[2], "S": call.k.shape[2]}
