@@ -31,11 +31,12 @@ def test_every_mechanism_is_timed(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert _main(["bench", "mechanisms", "--quick", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     names = [row["what"] for row in result["rows"][::2]]
-    positions = ["softmax, ALiBi", "forgetting, gates of 0.95", "forgetting, gates of 0.999"]
+    positions = [f"{name}, ALiBi" for name in ("softmax", "differential_v1", "differential_v2")]
+    positions += ["forgetting, gates of 0.95", "forgetting, gates of 0.999"]
     windows = [f"{name}, window of 7" for name in mechanisms.WINDOWED]
     assert names == [*(mechanism.name for mechanism in MECHANISMS), *positions, *windows]
     assert {row["against"] for row in result["rows"]} == {"SDPA"}
-    assert len(result["targets"]) == 14, "six families and windows, forward and forward + backward"
+    assert len(result["targets"]) == 16, "seven families and windows, forward and forward + backward"
     assert all(target["met"] is None for target in result["targets"])
 
 
@@ -72,6 +73,9 @@ def test_families_follow_from_the_rule() -> None:
     assert family(MECHANISMS.find("alpha_entmax")).max_cost is None
     limits = {name: family(MECHANISMS.find(name)).max_cost for name in ("tda", "stick_breaking", "forgetting")}
     assert limits == {"tda": 1.5, "stick_breaking": 1.5, "forgetting": 1.3}
+    alibi = Setting("ALiBi", alibi=True)
+    limits = {name: family(MECHANISMS.find(name), alibi).max_cost for name in ("softmax", "differential_v1")}
+    assert limits == {"softmax": 1.3, "differential_v1": 2.2}
     assert (FULL.target_length, FULL.heads, FULL.width) == (4096, 8, 64)
 
 
@@ -87,6 +91,8 @@ def test_each_sdpa_call_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     once = time_in_turns(results, MECHANISMS.find("softmax"), TINY, 40)
     assert once == {"forward": 2.0, "forward + backward": 4.0}
     assert [row.speedup.median for row in results.rows if row.speedup] == [0.5, 0.25] * 2
+    alibi = time_in_turns(results, MECHANISMS.find("differential_v1"), TINY, 40, Setting("ALiBi", alibi=True))
+    assert alibi == {"forward": 2.0, "forward + backward": 4.0}, "its target is for both maps"
 
 
 def test_a_wrong_backend_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:

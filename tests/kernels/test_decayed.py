@@ -58,6 +58,20 @@ def test_slopes_of_every_size(slopes: tuple[float, ...]) -> None:
     agrees(90, 90, slopes=given, window=70)
 
 
+@pytest.mark.parametrize("name", ["differential_v1", "differential_v2", "softmax_minus_uniform"])
+def test_two_maps_and_levels(name: str) -> None:
+    """Both maps of a head have its slope."""
+    mechanism = find(name)
+    slopes = torch.tensor(alibi_slopes(draw_inputs(mechanism, 2, 2)["q"].shape[1] // mechanism.maps))
+    for t, s, options in (
+        (70, 70, {}),
+        (20, 40, {}),
+        (60, 60, {"positions": Positions.packed([[3, 50, 7], [40]], 60)}),
+    ):
+        draws = [draw_inputs(mechanism, t, s, seed=seed) for seed in range(2)]
+        check_agreement(mechanism, *draws, backend="decayed_cpu", slopes=slopes, **options)
+
+
 def test_gates_and_slopes_add_up() -> None:
     q, k, v = (torch.randn(1, 2, 40, 4) for _ in range(3))
     gates, slopes = -torch.rand(1, 2, 40), torch.tensor([0.1, 2.0])

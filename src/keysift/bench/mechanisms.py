@@ -75,22 +75,10 @@ SOFTMAXES = Family("softmax family, each SDPA call it needs counted", 1.15)
 SINGLE_PASS = Family("single-pass mechanisms", 2.5)
 NEAREST = Family("TRA, TDA and stick-breaking", 1.5)
 BIASED = Family("FoX and ALiBi", 1.3)
+TWO_MAPS_BIASED = Family("ALiBi with two maps", 2.2)
 CLIPPED = Family("Elastic-Softmax and clipped softmax", 1.3)
 THRESHOLDS = Family("sparsemax and entmax15", 8.0)
 OTHERS = Family("others", None)
-
-
-def family(mechanism: Mechanism) -> Family:
-    rule: Rule = mechanism.rule
-    if isinstance(rule, Softmax):
-        return SOFTMAXES if rule.forget is None else BIASED
-    if isinstance(rule, StickBreaking) or mechanism.name in ("tra", "tda"):
-        return NEAREST
-    if mechanism.name in ("elastic_softmax", "clipped_softmax"):
-        return CLIPPED
-    if rule.single_pass:
-        return SINGLE_PASS
-    return THRESHOLDS if isinstance(rule, Threshold) and mechanism.name in ("sparsemax", "entmax15") else OTHERS
 
 
 @dataclass(frozen=True)
@@ -114,9 +102,26 @@ class Setting:
 
 
 PLAIN = Setting()
+
+
+def family(mechanism: Mechanism, setting: Setting = PLAIN) -> Family:
+    rule: Rule = mechanism.rule
+    if setting.alibi or (isinstance(rule, Softmax) and rule.forget is not None):
+        return BIASED if rule.maps == 1 else TWO_MAPS_BIASED
+    if isinstance(rule, Softmax):
+        return SOFTMAXES
+    if isinstance(rule, StickBreaking) or mechanism.name in ("tra", "tda"):
+        return NEAREST
+    if mechanism.name in ("elastic_softmax", "clipped_softmax"):
+        return CLIPPED
+    if rule.single_pass:
+        return SINGLE_PASS
+    return THRESHOLDS if isinstance(rule, Threshold) and mechanism.name in ("sparsemax", "entmax15") else OTHERS
+
+
 # A gate of 1/2, the initial value, leaves few keys to read; these leave 2,400 and all.
 BIASES = (
-    ("softmax", Setting("ALiBi", alibi=True)),
+    *((name, Setting("ALiBi", alibi=True)) for name in ("softmax", "differential_v1", "differential_v2")),
     ("forgetting", Setting("gates of 0.95", forget=0.95)),
     ("forgetting", Setting("gates of 0.999", forget=0.999)),
 )
@@ -128,6 +133,7 @@ class Case:
 
     def __init__(self, mechanism: Mechanism, tokens: int, heads: int, width: int, setting: Setting = PLAIN) -> None:
         self.mechanism = mechanism
+        self.family = family(mechanism, setting)
         self.name = f"{mechanism.name}, {setting.name}" if setting.name else mechanism.name
         self.options = setting.options(tokens, heads)
         random = torch.Generator().manual_seed(0)
@@ -175,9 +181,10 @@ def measure(sizes: Sizes, *, command: str, log: Log) -> Result:
         growth = extra_memory(results, mechanism, sizes)
         growths += [] if growth is None else [(growth, mechanism.name)]
     for name, setting in BIASES:
-        ratios = time_in_turns(results, MECHANISMS.find(name), sizes, sizes.target_length, setting)
+        mechanism = MECHANISMS.find(name)
+        ratios = time_in_turns(results, mechanism, sizes, sizes.target_length, setting)
         for step, ratio in ratios.items():
-            _keep_slowest(costs, BIASED, step, ratio, f"{name}, {setting.name}")
+            _keep_slowest(costs, family(mechanism, setting), step, ratio, f"{name}, {setting.name}")
     full = replace(sizes, rounds=FULL.rounds, limit=FULL.limit, alone=FULL.alone) == FULL
     for (group, step), (cost, slowest) in costs.items():
         if group.max_cost is not None:
@@ -235,7 +242,7 @@ def sdpa_once(results: Collector, sizes: Sizes, length: int) -> dict[Step, list[
 def time_in_turns(
     results: Collector, mechanism: Mechanism, sizes: Sizes, length: int, setting: Setting = PLAIN
 ) -> dict[Step, float]:
-    """Time one mechanism at one length. Returns its time over SDPA, divided by the SDPA calls that it needs."""
+    """Time one mechanism at one length. Returns its time over SDPA, for SOFTMAXES over the SDPA calls that it needs."""
     case = checked_case(results, mechanism, sizes, length, setting)
     if case is None:
         return {}
@@ -287,8 +294,7 @@ def checked_case(
 def add(
     results: Collector, case: Case, sizes: Sizes, times: dict[Step, tuple[list[float], list[float]]]
 ) -> dict[Step, float]:
-    mechanism = case.mechanism
-    calls = mechanism.maps if isinstance(mechanism.rule, Softmax) else 1
+    calls = case.mechanism.maps if case.family is SOFTMAXES else 1
     costs: dict[Step, float] = {}
     for step, (ours, theirs) in times.items():
         setting = f"{sizes.heads} heads of {sizes.width}, {case.backend}"

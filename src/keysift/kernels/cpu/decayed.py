@@ -1,6 +1,7 @@
 """The decayed_cpu backend: softmax whose scores fall with newer keys, by forget gates or by ALiBi's slopes.
 
-    w_ij = softmax_j(x_ij + C_i - C_j)     C falls from key to key: the sum of log f so far, minus slope times position
+    p_ij = softmax_j(x_ij + C_i - C_j)     C falls from key to key: the sum of log f so far, minus slope times position
+    w = gain (p - share p' - level)        p' of a second map, which runs as heads of the same call
 
 C grows with the text, so it is in fp64, and so is C_i - C_j of each pair. The kernel takes weights below exp(-70) =
 4e-31 for zero. Keys that are certainly so light are not read: the newest key of a query has no decay, and the lengths
@@ -23,6 +24,7 @@ from keysift.kernels.cpu import library, operators
 from keysift.kernels.cpu.library import SumsGradients, SumsProblem, View
 from keysift.kernels.cpu.sums import DECAYED
 from keysift.kernels.eager import dense
+from keysift.kernels.eager.sdpa import weighted_difference
 from keysift.kernels.regions import own_keys
 from keysift.kernels.schema import schema
 from keysift.kernels.transforms import no_double_backward, through_operator
@@ -36,7 +38,7 @@ VANISHED = (
 
 def declines(call: Call, return_weights: bool) -> str | None:
     rule = call.mechanism.rule
-    if not isinstance(rule, Softmax) or rule != Softmax(forget=rule.forget):
+    if not isinstance(rule, Softmax) or rule.factor is not None or rule.sink is not None:
         return f"it does not implement {call.mechanism.name}"
     if rule.forget is None and call.slopes is None:
         return "there are no forget gates and no slopes"
@@ -63,17 +65,18 @@ def run(call: Call) -> tuple[Tensor, None]:
     q, k, v, scalars = dense.prepare(call)
     rule = call.mechanism.rule
     assert isinstance(rule, Softmax), "declined"
+    apply = dense.with_scalars(call.mechanism, scalars)
     decay = torch.zeros((), dtype=torch.float64)
     if rule.forget is not None:
-        log_gates_BHS1 = dense.with_scalars(call.mechanism, scalars)(rule.forget)
-        decay = log_gates_BHS1[..., 0].double().cumsum(-1)
+        decay = apply(rule.forget)[..., 0].double().cumsum(-1)
     if call.slopes is not None:
         decay = decay - call.slopes.double()[:, None] * torch.arange(k.shape[2])
-    decay = decay.expand(*q.shape[:2], k.shape[2]).contiguous()
-    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
-    inputs = Inputs(q, k, v, decay, *operators.mask_arguments(call), call.scale)
+    decay = dense.repeat_heads(decay.expand(q.shape[0], call.heads, k.shape[2]), rule.maps).contiguous()
+    values = dense.repeat_heads(v, rule.maps)  # maps run as heads of one call
+    rows = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, values))
+    inputs = Inputs(*rows, decay, *operators.mask_arguments(call), call.scale)
     out: Tensor = (_decayed(*inputs) if through_operator(inputs) else _forward(inputs))[0]
-    return dense.finish(call, out, scalars).to(call.v.dtype), None
+    return dense.finish(call, weighted_difference(call, out, v, apply), scalars).to(call.v.dtype), None
 
 
 def _reach(x: Inputs) -> tuple[Tensor, Tensor]:

@@ -38,7 +38,7 @@ from keysift.kernels.regions import (
 )
 from keysift.kernels.scalars import accumulation_dtype
 from keysift.kernels.transforms import can_inspect_values, in_function_transform
-from keysift.mechanisms.rules import Softmax, visible_count
+from keysift.mechanisms.rules import Apply, Softmax, visible_count
 
 
 def declines(call: Call, return_weights: bool) -> str | None:
@@ -140,25 +140,30 @@ def _run(call: Call) -> Tensor:
         out = _softmax_with_gates(call, q, k, v, apply(rule.forget))
         return dense.finish(call, out, scalars, adds_rest=True).to(call.v.dtype)
     maps = rule.maps
-    visible = visible_count(visible_counts(call), q) if rule.factor is not None or rule.level is not None else None
     factor = None
     if rule.factor is not None:
-        assert visible is not None
+        visible = visible_count(visible_counts(call), q)
         factor = dense.repeat_heads(apply(rule.factor, visible).expand(-1, call.heads, -1, -1), maps)
         factor = factor.to(q.dtype).expand(*q.shape[:3], 1)
     sink = None if rule.sink is None else _sinks(apply(rule.sink), call.heads, maps, q)
     rest = None if call.mechanism.rest_value is None else scalars[call.mechanism.rest_value]
-    out = _softmax(call, q, k, dense.repeat_heads(v, maps), sink, rest, factor)
-    if maps > 1:
-        out, *second = out.unflatten(1, (call.heads, maps)).unbind(2)  # type: ignore[no-untyped-call]
+    out = weighted_difference(call, _softmax(call, q, k, dense.repeat_heads(v, maps), sink, rest, factor), v, apply)
+    return dense.finish(call, out, scalars, adds_rest=True).to(call.v.dtype)
+
+
+def weighted_difference(call: Call, out_BHTV: Tensor, v: Tensor, apply: Apply) -> Tensor:
+    """gain (softmax(x) v - share softmax(y) v - level sum v), B H T V, from the products of each map, B (H M) T V."""
+    rule = call.mechanism.rule
+    assert isinstance(rule, Softmax), "declined"
+    out = out_BHTV
+    if rule.maps > 1:
+        out, *second = out.unflatten(1, (call.heads, rule.maps)).unbind(2)  # type: ignore[no-untyped-call]
         if rule.share is not None:
             out = out - apply(rule.share) * second[0]
     if rule.level is not None:
-        assert visible is not None
+        visible = visible_count(visible_counts(call), v)
         out = out - apply(rule.level, visible) * visible_value_sums(call, v)
-    if rule.gain is not None:
-        out = apply(rule.gain) * out
-    return dense.finish(call, out, scalars, adds_rest=True).to(call.v.dtype)
+    return out if rule.gain is None else apply(rule.gain) * out
 
 
 def _softmax_with_gates(call: Call, q: Tensor, k: Tensor, v: Tensor, log_gates_BHS1: Tensor) -> Tensor:
