@@ -2,15 +2,18 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
+from keysift.evaluate import loss
 from keysift.evaluate.loss import measure_loss, nats_and_bits, token_losses
 from keysift.evaluate.measured_model import MeasuredModel, describe
 from keysift.evaluate.positions import loss_points, losses_by_position, middle_spans
+from keysift.evaluate.scoring import TargetScores, score_targets
 from keysift.evaluate.windows import head_statistics
 from keysift.models.importing import import_model
 from keysift.models.multiscreen import Multiscreen, MultiscreenConfig
@@ -48,8 +51,17 @@ def test_every_token_is_scored_once_with_its_context(stride: int, batch_tokens: 
     assert scored[-1] == 52
 
 
-def test_a_short_text_is_one_window() -> None:
+def test_a_short_text_is_one_window_of_its_own_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The training length of a model may be a hundred thousand tokens."""
+    widths = []
+
+    def score(model: Multiscreen, tokens: torch.Tensor, *rest: torch.Tensor, **options: Any) -> TargetScores:
+        widths.append(tokens.shape[1])
+        return score_targets(model, tokens, *rest, **options)
+
+    monkeypatch.setattr(loss, "score_targets", score)
     np.testing.assert_allclose(token_losses(MODEL, TEXT, context=200), direct_losses(0, 52), atol=2e-5)
+    assert widths == [52]
 
 
 def test_the_loss_of_a_text_counts_no_begin_or_end_token(tmp_path: Path) -> None:

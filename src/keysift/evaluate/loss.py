@@ -56,8 +56,8 @@ def measure_loss(
     context = context or measured.subject.trained_length or 1024
     stride = stride or max(1, context // 2)
     ids, is_text, text_bytes = texts.first_tokens(text, measured.tokenizer, tokens)
-    check_memory(measured.model, [context])
     total = len(ids) - 1
+    check_memory(measured.model, [min(context, total)])
     losses = token_losses(
         measured.model, ids, context=context, stride=stride, on_tokens=lambda scored: on_tokens(scored, total)
     )
@@ -101,18 +101,19 @@ def token_losses(
     if len(ids) < 2:
         raise RangeError(f"a text needs at least 2 tokens for one of them to be predicted, got {len(ids)}")
     losses = np.zeros(len(ids) - 1, np.float32)
+    width = min(context, len(losses))  # a context may be much longer than the text
     starts = range(0, max(1, len(ids) - 1 - context + stride), stride)
     rows = max(1, batch_tokens // context)
     for first in range(0, len(starts), rows):
         batch = starts[first : first + rows]
-        tokens = torch.zeros(len(batch), context, dtype=torch.int64)
-        targets = torch.full((len(batch), context), IGNORE)
+        tokens = torch.zeros(len(batch), width, dtype=torch.int64)
+        targets = torch.full((len(batch), width), IGNORE)
         for row, start in enumerate(batch):
             end = min(start + context, len(ids) - 1)
             first_scored = start if start == 0 else start + context - stride
             tokens[row, : end - start] = torch.from_numpy(ids[start:end])
             targets[row, first_scored - start : end - start] = torch.from_numpy(ids[first_scored + 1 : end + 1])
-        loss = score_targets(model, tokens, targets, inference=inference, chunk=context).loss_BT.numpy()
+        loss = score_targets(model, tokens, targets, inference=inference, chunk=width).loss_BT.numpy()
         for row, start in enumerate(batch):
             scored = (targets[row] != IGNORE).numpy()
             losses[start + np.flatnonzero(scored)] = loss[row][scored]
