@@ -45,9 +45,18 @@ class Provenance:
 
 
 def cpu() -> str:
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
+
+
+def cpu_vendor() -> str:
+    """Vendor of an x86 processor, such as "AuthenticAMD", or "" where Linux does not tell it."""
+    return _cpuinfo("vendor_id")
+
+
+def _cpuinfo(name: str) -> str:
+    """First value of this name in /proc/cpuinfo, or ""."""
     lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(name)), "")
 
 
 def commit(package: Path = Path(__file__).parents[1]) -> str:

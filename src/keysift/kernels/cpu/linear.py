@@ -1,15 +1,19 @@
 """x W^T in fp32 through oneDNN. torch multiplies fp32 matrices with MKL, which copies narrow ones first.
 
-`keysift bench profile` times the products of a layer both ways. The gradient of the weight stays with MKL, which is
-faster there.
+MKL uses AVX-512 on Intel's processors only. So on AMD's the gradient of the weight goes through oneDNN too: by hand on
+an AMD EPYC, half the time for 2,048 tokens, 64 inputs and 1,280 outputs. Elsewhere it stays with torch's product.
+
+Letters: N tokens, D inputs, X outputs.
 """
 
+from functools import cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from keysift.core import provenance
 from keysift.kernels.transforms import can_inspect_values, in_forward_mode
 
 _MIN_TOKENS = 512  # tokens; oneDNN compiles a kernel for every new shape, about a millisecond
@@ -44,6 +48,22 @@ def _product(x: Tensor, weight: Tensor) -> Tensor:
     return y
 
 
+def _weight_gradient(dy_NX: Tensor, x_ND: Tensor) -> Tensor:
+    """dy^T x, of shape X D."""
+    if not _through_onednn():
+        return dy_NX.t() @ x_ND
+    # oneDNN is fastest with the larger of X and D as its number of outputs.
+    if dy_NX.shape[1] > x_ND.shape[1]:
+        return _product(x_ND.t(), dy_NX.t()).t().contiguous()
+    return _product(dy_NX.t(), x_ND.t())
+
+
+@cache
+def _through_onednn() -> bool:
+    """Whether oneDNN computes gradients of weights on this processor."""
+    return provenance.cpu_vendor() == "AuthenticAMD"
+
+
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
@@ -58,5 +78,6 @@ class _Linear(torch.autograd.Function):
             # A second derivative needs operators that autograd knows.
             dx = dy @ weight if torch.is_grad_enabled() else _product(dy, weight.t())
         if ctx.needs_input_grad[1]:
-            dweight = dy.flatten(0, -2).t() @ x.flatten(0, -2)
+            dy_NX, x_ND = dy.flatten(0, -2), x.flatten(0, -2)
+            dweight = dy_NX.t() @ x_ND if torch.is_grad_enabled() else _weight_gradient(dy_NX, x_ND)
         return dx, dweight
