@@ -23,6 +23,7 @@ from keysift.nn.decode_weights import NotDescribed
 from keysift.nn.hooks import has_hooks
 from keysift.nn.inference import Inference
 from keysift.nn.layer_cache import LayerCache
+from keysift.nn.projection import project
 from keysift.nn.rope_scaling import NONE, with_original
 from keysift.nn.rotary import RotaryEmbedding
 from keysift.nn.scalars import MechanismScalars
@@ -68,7 +69,7 @@ class LanguageModel(nn.Module, ABC):
 
     def readout(self, x_BTD: Tensor) -> Tensor:
         """Logits B T N of the last residual stream."""
-        logits_BTN: Tensor = self.logits(self.lm_head(self.final_hidden(x_BTD)))
+        logits_BTN: Tensor = self.logits(project(self.lm_head, self.final_hidden(x_BTD)))
         return logits_BTN
 
     def forward(self, tokens: Tensor, **options: Unpack[Options]) -> Tensor:

@@ -16,7 +16,7 @@ from keysift.nn.cache import AttentionContext
 from keysift.nn.cached_attention import AttentionTaps, append_to_cache, attend_with_cache
 from keysift.nn.layer_cache import LayerCache
 from keysift.nn.position import LayerPosition
-from keysift.nn.projection import merge, projection, split
+from keysift.nn.projection import merge, project, projection, split
 from keysift.nn.rotary import rotary_embedding
 from keysift.nn.scalars import MechanismScalars
 from keysift.nn.tap import CallTap, Tap
@@ -90,7 +90,7 @@ class Attention(nn.Module):
         self.output = Tap()
 
     def forward(self, x_BTD: Tensor, context: AttentionContext, layer_cache: LayerCache | None) -> Tensor:
-        q = self.rotary(self.q_norm(split(self.q_proj(x_BTD), self.query_heads)), context)
+        q = self.rotary(self.q_norm(split(project(self.q_proj, x_BTD), self.query_heads)), context)
         q = self.q(q)
         k, v = self._keys_and_values(x_BTD, context, layer_cache)
         scalars = self.scalars(x_BTD, context.inference)
@@ -98,8 +98,7 @@ class Attention(nn.Module):
         o_BHTV = self.output(
             attend_with_cache(self.mechanism, q, k, v, scalars, context, layer_cache, taps, self.position)
         )
-        y_BTD: Tensor = self.o_proj(merge(o_BHTV))
-        return y_BTD
+        return project(self.o_proj, merge(o_BHTV))
 
     def append(self, x_BTD: Tensor, context: AttentionContext, layer_cache: LayerCache) -> None:
         """Append the keys and values of tokens to the cache, for tokens whose output is not needed."""
@@ -109,7 +108,7 @@ class Attention(nn.Module):
     def _keys_and_values(
         self, x_BTD: Tensor, context: AttentionContext, layer_cache: LayerCache | None
     ) -> tuple[Tensor, Tensor]:
-        k_BTX, v_BTX = self.k_proj(x_BTD), self.v_proj(x_BTD)
+        k_BTX, v_BTX = project(self.k_proj, x_BTD), project(self.v_proj, x_BTD)
         if self.shift is not None:
             k_BTX, v_BTX = self.shift(
                 x_BTD, k_BTX, v_BTX, context, None if layer_cache is None else layer_cache.shifted

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from keysift.nn.attention import Attention
 from keysift.nn.cache import AttentionContext
 from keysift.nn.layer_cache import LayerCache
-from keysift.nn.projection import projection
+from keysift.nn.projection import project, projection
 from keysift.nn.scalars import MechanismScalars
 from keysift.nn.tap import Tap
 
@@ -26,8 +26,8 @@ class SwiGLU(nn.Module):
         self.hidden = Tap()
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        y_BTD: Tensor = self.down_proj(self.hidden(F.silu(self.gate_proj(x_BTD)) * self.up_proj(x_BTD)))
-        return y_BTD
+        gate_BTX, up_BTX = project(self.gate_proj, x_BTD), project(self.up_proj, x_BTD)
+        return project(self.down_proj, self.hidden(F.silu(gate_BTX) * up_BTX))
 
 
 class Block(nn.Module):

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from keysift.kernels.cpu.linear import linear
 from keysift.kernels.scalars import accumulation_dtype
 from keysift.mechanisms.parts import unit
 from keysift.nn.projection import fill_normal
@@ -54,7 +55,7 @@ class TiedHead(nn.Module):
         return self._rows()
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        return x_BTD @ self.weight.mT
+        return linear(x_BTD, self.weight)
 
 
 def unit_rows(rows: Tensor) -> Tensor:

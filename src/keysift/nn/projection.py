@@ -61,6 +61,12 @@ def join_projections(projections: Sequence[nn.Module], tokens: int) -> Callable[
     return lambda x_BTD: torch.cat([module(x_BTD) for module in projections], dim=-1)
 
 
+def project(module: nn.Module, x_BTD: Tensor) -> Tensor:
+    """The output of a linear projection: a product through oneDNN, or the module itself where something wraps it."""
+    y_BTX: Tensor = linear(x_BTD, module.weight) if is_plain(module) else module(x_BTD)
+    return y_BTX
+
+
 def is_plain(module: nn.Module) -> TypeGuard[nn.Linear]:
     """Whether the module is a linear projection without bias that nothing wraps or hooks."""
     return type(module) is nn.Linear and module.bias is None and not has_hooks(module)
