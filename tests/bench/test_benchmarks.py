@@ -109,6 +109,7 @@ def test_train(trained: train.Sizes) -> None:
     ]
     assert all((row.sgemm_share or 0) > 0 for row in steps)
     assert [(target.target, target.met) for target in result.targets] == [(train.SGEMM_TARGET, None)]
+    assert "projections run through oneDNN" in result.notes[0]
     assert "time by operator" in result.notes[-1]
     assert "keysift::tile_backward" in result.notes[-1]
     assert loop.against == "bare steps"

@@ -15,12 +15,13 @@ import torch
 from keysift.bench.collector import Collector, Log
 from keysift.bench.contestants import build_cases, without_compiler
 from keysift.bench.operators import operator_shares
-from keysift.bench.timing import Turns, interleave, median_ratio, row
+from keysift.bench.timing import Turns, interleave, median_ratio, row, seconds
 from keysift.bench.training_step import random_tokens, step
 from keysift.core.config import config as frozen
 from keysift.core.errors import TrainingError
 from keysift.data.batches import Batch
 from keysift.data.shards import prepare
+from keysift.kernels.cpu.linear import linear
 from keysift.models.architecture import MultiscreenArch, TransformerArch
 from keysift.models.language_model import LanguageModel, count_parameters
 from keysift.models.losses import batch_loss, count_targets
@@ -64,11 +65,22 @@ def measure(sizes: Sizes, *, command: str, log: Log) -> Result:
     with tempfile.TemporaryDirectory() as folder:
         log("the training loop against bare steps")
         results.rows.append(overhead(config, Path(folder) / "run"))
+    rate = results.measure_once("product of oneDNN", onednn_gflops)
+    results.notes.append(
+        f"the SGEMM peak is that of torch's product of large matrices, {results.machine.sgemm_gflops} GFLOP/s; "
+        f"projections run through oneDNN, which multiplies the same matrices at {rate:.0f} GFLOP/s"
+    )
     log("Multiscreen against the Transformer nearest in size")
     results.rows.append(side_by_side(config))
     for length in sizes.lengths:
         compare_steps(results, sizes, length)
     return results.result("train", command)
+
+
+def onednn_gflops() -> float:
+    """Best rate of the product that projections use, for the matrices of the SGEMM peak."""
+    x = torch.ones(machine.PRODUCT_SIZE, machine.PRODUCT_SIZE)
+    return 2e-9 * machine.PRODUCT_SIZE**3 / min(seconds(lambda: linear(x, x)) for _ in range(machine.ROUNDS))
 
 
 def compare_steps(results: Collector, sizes: Sizes, length: int) -> None:

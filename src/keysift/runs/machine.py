@@ -16,6 +16,7 @@ from keysift.core.provenance import Machine
 from keysift.kernels.cpu import library
 
 READ_MEGABYTES = 512
+PRODUCT_SIZE = 1024  # of the square matrices of the SGEMM peak
 ROUNDS = 8
 
 
@@ -60,7 +61,7 @@ def peak_flops(device: torch.device, precision: torch.dtype) -> float:
 
 
 def product_flops(device: torch.device, dtype: torch.dtype) -> float:
-    size = 4096 if device.type == "cuda" else 1024
+    size = 4096 if device.type == "cuda" else PRODUCT_SIZE
     left = torch.ones(size, size, device=device, dtype=dtype)
     out = torch.empty_like(left)
 
