@@ -7,6 +7,7 @@ listeners. Anything else takes the path through the modules, which defines the r
 Letters: B batch, D model width, N vocabulary.
 """
 
+import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -47,18 +48,21 @@ class ModuleState:
         ]
         places = [(module._parameters, name) for module in modules for name in module._parameters]
         self._homes, self._names = [home for home, _ in places], [name for _, name in places]
-        self._parameters_then = self._read()
-
-    # These run before every token, when its weights have filled the processor's caches: map avoids a loop in Python.
-    def _found(self) -> list[Any]:
-        return [x for x in map(dict.get, self._homes, self._names) if x is not None]
-
-    def _read(self) -> list[int]:
-        """Addresses of all parameters. A parameter that was set to None is missing, so the list is another one."""
-        return list(map(Tensor.data_ptr, self._found()))
+        self._found_then = [home.get(name) for home, name in places]
+        self._parameters = [x for x in self._found_then if x is not None]
+        self._addresses_then = list(map(Tensor.data_ptr, self._parameters))
 
     def requires_grad(self) -> bool:
-        return any(parameter.requires_grad for parameter in self._found())
+        return any(parameter.requires_grad for parameter in self._parameters)
+
+    def _replaced_parameter(self) -> bool:
+        """Whether a parameter is another tensor or None, or its values are elsewhere."""
+        found = map(dict.get, self._homes, self._names)
+        if any(map(operator.is_not, found, self._found_then)):
+            return True
+        return list(map(Tensor.data_ptr, self._parameters)) != self._addresses_then
+
+    # This runs before every token, when its weights have filled the processor's caches: map avoids loops in Python.
 
     def difference(self) -> str | None:
         """The first difference that matters, or None."""
@@ -66,9 +70,9 @@ class ModuleState:
             return "a module has a hook, or a tap has a listener"
         if self._children != self._children_then or list(map(type, self._modules)) != self._types:
             return "a module was replaced"
-        if any(map(replaces_forward, self._attributes)):
+        if replaces_forward(*self._attributes):
             return "the forward method of a module was replaced"
-        return "a parameter was replaced" if self._read() != self._parameters_then else None
+        return "a parameter was replaced" if self._replaced_parameter() else None
 
 
 class BoundCache:

@@ -3,7 +3,9 @@
 A fused or compiled path that does not call a module must not skip these.
 """
 
+import operator
 from collections.abc import Mapping
+from itertools import repeat
 from typing import Any
 
 from torch import nn
@@ -24,9 +26,10 @@ def forward_hooks(module: nn.Module) -> tuple[Hooks, ...]:
     return module._forward_hooks, module._forward_pre_hooks
 
 
-def replaces_forward(attributes: Mapping[str, Any]) -> bool:
-    """Whether the attributes of a module (its __dict__) hold a forward method of its own."""
-    return "forward" in attributes  # accelerate sets one that loads offloaded weights
+def replaces_forward(*attributes: Mapping[str, Any]) -> bool:
+    """Whether the attributes of one of these modules (its __dict__) hold a forward method of its own."""
+    # accelerate sets one that loads offloaded weights
+    return any(map(operator.contains, attributes, repeat("forward")))
 
 
 def has_hooks(module: nn.Module) -> bool:
