@@ -115,8 +115,8 @@ def _accepted(groups: dict[str, list[TiledRun]]) -> str | None:
     ]
     if not any(line.points for line in lines):
         return None
-    axes = {"x": Axis("window, tokens", log=True), "y": Axis("accepted keys per query", include=(0.0,))}
-    return svg_file(chart("accepted keys by window", lines, **axes))
+    x, y = Axis("window, tokens", log=True), Axis("accepted keys per query", include=(0.0,))
+    return svg_file(chart("accepted keys by window", lines, x=x, y=y))
 
 
 def _dots(name: str, points: Sequence[tuple[float, float]]) -> Line:

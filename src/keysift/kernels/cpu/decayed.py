@@ -73,8 +73,8 @@ def run(call: Call) -> tuple[Tensor, None]:
         decay = decay - call.slopes.double()[:, None] * torch.arange(k.shape[2])
     decay = dense.repeat_heads(decay.expand(q.shape[0], call.heads, k.shape[2]), rule.maps).contiguous()
     values = dense.repeat_heads(v, rule.maps)  # maps run as heads of one call
-    rows = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, values))
-    inputs = Inputs(*rows, decay, *operators.mask_arguments(call), call.scale)
+    q, k, values = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, values))
+    inputs = Inputs(q, k, values, decay, *operators.mask_arguments(call), call.scale)
     out: Tensor = (_decayed(*inputs) if through_operator(inputs) else _forward(inputs))[0]
     return dense.finish(call, weighted_difference(call, out, v, apply), scalars).to(call.v.dtype), None
 
