@@ -105,8 +105,9 @@ def test_exported_model_loads_without_keysift(name: str, tmp_path: Path) -> None
     assert actual["texts"] == ["def f" + texts[0], "x" + texts[1]]
 
 
-def test_exported_directory_loads_in_keysift(tmp_path: Path) -> None:
-    saved_model(tmp_path / "model", "multiscreen")
+@pytest.mark.parametrize("name", ["multiscreen", "layered", "pro"])
+def test_exported_directory_loads_in_keysift(name: str, tmp_path: Path) -> None:
+    saved_model(tmp_path / "model", name)
     files = export(tmp_path / "model", tmp_path / "exported")
     assert {"README.md", "config.json", "model.safetensors", "tokenizer.json"} <= set(files)
     tokens = torch.arange(30).view(1, 30)
