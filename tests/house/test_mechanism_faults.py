@@ -101,7 +101,7 @@ FAULTS = [
     ),
     Fault(
         "FoX Pro: heads share the gain of a norm",
-        "nn/head_norm.py",
+        "nn/attention.py",
         "self.weight.view(self.heads, 1, self.width)",
         "self.weight[: self.width]",
         SHIFT,

@@ -21,11 +21,10 @@ from keysift.mechanisms import find
 from keysift.mechanisms.spec import Site
 from keysift.models.architecture import TransformerArch
 from keysift.models.language_model import LanguageModel
-from keysift.nn.attention import Attention, query_heads
+from keysift.nn.attention import Attention, HeadNorm, query_heads
 from keysift.nn.block import Block, SwiGLU
 from keysift.nn.decode_weights import NotDescribed, linear, norm
 from keysift.nn.embedding import TiedHead, table_rows
-from keysift.nn.head_norm import HeadNorm
 from keysift.nn.projection import fill_normal, projection
 
 

@@ -8,6 +8,7 @@ Letters: B batch, H heads, G key heads, M query maps, N key maps, T tokens, D mo
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from keysift.core.errors import ConfigError
@@ -120,3 +121,19 @@ class Attention(nn.Module):
 def query_heads(mechanism: Mechanism, heads: int) -> int:
     """Number of query heads of a layer whose baseline has this many heads."""
     return heads // mechanism.key_maps * mechanism.maps
+
+
+class HeadNorm(nn.Module):
+    """RMSNorm of the channels of each head, with a gain for each head and channel.
+
+    The gains are one vector of H K numbers, which an optimizer does not take for a matrix.
+    """
+
+    def __init__(self, heads: int, width: int, eps: float) -> None:
+        super().__init__()
+        self.heads, self.width, self.eps = heads, width, eps
+        self.weight = nn.Parameter(torch.ones(heads * width))
+
+    def forward(self, x_BHTK: Tensor) -> Tensor:
+        gain_H1K = self.weight.view(self.heads, 1, self.width)
+        return F.rms_norm(x_BHTK, (self.width,), eps=self.eps) * gain_H1K
