@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from keysift.kernels.cpu import linear as module
-from keysift.kernels.cpu.linear import linear
+from keysift.kernels.cpu.linear import linear, linear_into
 
 
 def draw(tokens: int = 700, dtype: torch.dtype = torch.float32, outputs: int = 130) -> tuple[Tensor, nn.Parameter]:
@@ -29,7 +29,7 @@ def products(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_value_and_gradients(
     vendor: str, products_of_oneDNN: int, outputs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_through_onednn", lambda: vendor == "AuthenticAMD")
+    monkeypatch.setattr(module, "_onednn_is_fastest", lambda: vendor == "AuthenticAMD")
     calls = products(monkeypatch)
     x, weight = draw(outputs=outputs)
     with torch.no_grad():
@@ -53,9 +53,24 @@ def test_a_frozen_input_or_weight_gets_no_gradient() -> None:
     torch.testing.assert_close(x.grad, weight.detach().sum(0).expand_as(x), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(("on_amd", "through_onednn"), [(False, 0), (True, 1)])
+@torch.no_grad()
+def test_into_given_memory(on_amd: bool, through_onednn: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_onednn_is_fastest", lambda: on_amd)
+    calls = products(monkeypatch)
+    x, weight = draw()
+    memory = torch.zeros(800, 130)
+    for tokens in (700, 100):  # too few for oneDNN the second time
+        linear_into(x[0, :tokens], weight, memory[50 : 50 + tokens])
+        torch.testing.assert_close(memory[50 : 50 + tokens], x[0, :tokens] @ weight.mT, rtol=1e-4, atol=1e-4)
+    assert len(calls) == through_onednn
+    assert not memory[:50].any(), "nothing before or after it is written"
+    assert not memory[750:].any()
+
+
 @pytest.mark.parametrize("on_amd", [False, True])
 def test_second_derivatives(on_amd: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_through_onednn", lambda: on_amd)
+    monkeypatch.setattr(module, "_onednn_is_fastest", lambda: on_amd)
     found = []
     for function, dtype in ((linear, torch.float32), (F.linear, torch.float64)):
         x, weight = draw()

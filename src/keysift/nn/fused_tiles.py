@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from keysift.kernels.attend import Choice
+from keysift.kernels.cpu.linear import linear_into
 from keysift.kernels.positions import Positions
 from keysift.kernels.scalars import Scalars
 from keysift.kernels.tiles import NAME, explain_tiles, make_tile_call, run_tiles
@@ -115,13 +116,13 @@ class FusedTiles:
     def _long_rows(self, x_BTD: Tensor, scalars: Scalars, scale_H: Tensor, past: int) -> Tensor:
         """Row by row and piece by piece. `work` holds the projections of `past` tokens and of a piece."""
         tokens = x_BTD.shape[1]
-        weight_DX = torch.cat([module.weight for module in self.inputs]).t()  # type: ignore[misc]
-        output_YD: Tensor = self.output.weight.t()  # type: ignore[operator]
+        weight_XD = torch.cat([module.weight for module in self.inputs])  # type: ignore[misc]
+        output_DY: Tensor = self.output.weight  # type: ignore[assignment]
         step = max(CUT, past)  # so that the kept tokens are copied to a place they do not overlap
         keeps_all = past + step >= tokens
         if keeps_all:
             step = CUT
-        work_SX = x_BTD.new_empty(tokens if keeps_all else past + step, weight_DX.shape[1])
+        work_SX = x_BTD.new_empty(tokens if keeps_all else past + step, len(weight_XD))
         keys_and_values = slice(self.site.heads * self.site.key_width, None)
         dx_BTD = torch.empty_like(x_BTD)
         for row, dx_row in zip(x_BTD, dx_BTD, strict=True):
@@ -129,11 +130,11 @@ class FusedTiles:
             for start in range(0, tokens, step):
                 piece = row[start : start + step]
                 end = held + len(piece)
-                torch.mm(piece, weight_DX, out=work_SX[held:end])
+                linear_into(piece, weight_XD, work_SX[held:end])
                 first = max(0, held - past)
                 positions = Positions.counted(len(piece), end - first)
                 gated = self._gated(work_SX[None, first:end], scalars, scale_H, positions)
-                torch.mm(gated[0], output_YD, out=dx_row[start : start + step])
+                linear_into(gated[0], output_DY, dx_row[start : start + step])
                 held = end
                 if not keeps_all:
                     held = min(past, end)
