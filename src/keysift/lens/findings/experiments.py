@@ -23,8 +23,9 @@ def _leave_out(record: Record) -> Finding:
     return Finding(
         topic=TOPIC,
         sentence=f"Without the brightest key of every query the loss rises from {test['loss']:.2f} to "
-        f"{test['brightest']:.2f} nats per token. Layer {layer['layer']} alone: {layer['brightest']:.2f}, the largest "
-        f"effect of one layer; its output changes by {percent(layer['brightest_output'])}.",
+        f"{test['brightest']:.2f} nats per token, on {test['tokens']} tokens. Layer {layer['layer']} alone: "
+        f"{layer['brightest']:.2f}, the largest effect of one layer; its output changes by "
+        f"{percent(layer['brightest_output'])}.",
         meaning="The bright keys carry the prediction, whether or not they look meaningful."
         if test["brightest"] > 1.1 * test["loss"]
         else "The model hardly needs its bright keys.",

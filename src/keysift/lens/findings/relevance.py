@@ -35,7 +35,8 @@ def _bright(record: Record, heads: list[Head]) -> Iterator[Finding]:
         shown = record.tests["absolute_percentile"]["only_relatively_bright"][0]
         example = (
             f" Example: in L{pair.layer}H{pair.head}, {pair.query_token!r} gives {percent(shown['weight'])} to "
-            f"{pair.key_token!r}; in {percent(1 - shown['among_best'])} of unrelated rows the best key scores higher."
+            f"{pair.key_token!r}; in {percent(1 - shown['among_best'])} of unrelated queries the best key scores "
+            f"higher."
         )
     yield Finding(
         topic=TOPIC,

@@ -81,7 +81,7 @@ function scaleOf(place, mode) {
       share: (score) => percentile(place, score, "best") ?? 0,
       low: "0%: every unrelated row has a better key",
       high: "100%: better than the best key of any unrelated row",
-      title: "share of unrelated rows whose best key scores lower",
+      title: "share of unrelated queries whose best key scores lower",
     };
   }
   let most = 1e-9;

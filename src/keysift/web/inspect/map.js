@@ -171,16 +171,17 @@ function drawLabels(context, tokens, unit, plot) {
     const token = visibleText(tokens[at]);
     return token.length > 9 ? `${token.slice(0, 8)}…` : token;
   };
+  // The label of the first row stays inside the canvas.
+  const row = (/** @type {number} */ at) => Math.max(height / 2, (at + 0.5 - frame.top) * unit);
   context.textBaseline = "middle";
   context.textAlign = "right";
   for (let i = Math.ceil(frame.top / step) * step; i < Math.min(tokens.length, frame.top + frame.span); i += step) {
-    const near = Math.abs(i - view.query) < step;
-    if (near && i !== view.query) continue;
-    labelAt(context, write(i), MARGIN - 5, (i + 0.5 - frame.top) * unit, 0);
+    if (Math.abs(i - view.query) < step) continue;
+    labelAt(context, write(i), MARGIN - 5, row(i), 0);
   }
   context.fillStyle = style.getPropertyValue("--moved");
   context.font = `600 11px ${font}`;
-  if (view.query >= frame.top && view.query < frame.top + frame.span) context.fillText(write(view.query), MARGIN - 5, (view.query + 0.5 - frame.top) * unit);
+  if (view.query >= frame.top && view.query < frame.top + frame.span) context.fillText(write(view.query), MARGIN - 5, row(view.query));
   for (let i = Math.ceil(frame.left / step) * step; i < Math.min(tokens.length, frame.left + frame.span); i += step) {
     if (view.key !== null && Math.abs(i - view.key) < step) continue;
     labelAt(context, write(i), MARGIN + (i + 0.5 - frame.left) * unit, plot + 5, -Math.PI / 2);

@@ -19,7 +19,7 @@ function verdict(place, score) {
   const best = percentile(place, score, "best");
   if (best === null) return "no comparison with unrelated text in this record";
   const higher = formatPercent(1 - best);
-  return best >= 0.5 ? `stands out: only ${higher} of unrelated rows have a better best key` : `does not stand out: ${higher} of unrelated rows have a better best key`;
+  return best >= 0.5 ? `stands out: only ${higher} of unrelated queries have a better best key` : `does not stand out: ${higher} of unrelated queries have a better best key`;
 }
 
 /** @type {(query: number, key: number | null) => void} */
@@ -71,6 +71,12 @@ function drawQuery() {
   const row = found.map.row(found.index, view.query);
   const after = weightsWithout(found.map, found.index, view.query, view.removed);
   byId("query-title").replaceChildren(`Query ${view.query}: `, tokenText(tokens[view.query]), ` in ${label(view)}`);
+  setText(
+    byId("stands-out"),
+    thresholdOf(view) === null && record().tests.absolute_percentile
+      ? "Stands out: share of the queries of unrelated text whose best key has a lower score. Below 50% the key is bright only because the others are weaker."
+      : "",
+  );
   drawQueryNote(row, after);
   drawKeys(row, after);
   drawEverywhere();
@@ -95,15 +101,16 @@ function drawQueryNote(row, after) {
   const names = [...view.removed].flatMap((key, i) => [i ? ", " : "", tokenText(tokens[key])]);
   const gone = row.filter((k) => view.removed.has(k.key)).reduce((sum, k) => sum + Math.abs(k.weight), 0);
   const rule = mapOf(view)?.map.meta.heads[mapOf(view)?.index ?? 0].rule;
+  const had = view.removed.size > 1 ? "they had" : "it had";
   const reaction =
     rule === "softmax"
-      ? ` had ${formatPercent(gone)} of the attention. The other keys now share it, although their scores did not change.`
+      ? ` ${had} ${formatPercent(gone)} of the attention. The other keys now share it, although their scores did not change.`
       : rule === "absolute"
         ? " removed. Each key is weighed on its own: the other weights did not change."
         : " removed. The page cannot compute the new weights of this mechanism; keysift.lens can.";
   const winner = after ? [...after].filter(([key]) => key !== 0).sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]))[0] : undefined;
   const next = winner ? [" Brightest now: ", tokenText(tokens[winner[0]]), ` with ${formatValue(winner[1])}.`] : [];
-  note.replaceChildren("Without ", ...names, `:${rule === "softmax" ? " they" : ""}${reaction}`, ...next);
+  note.replaceChildren("Without ", ...names, `:${reaction}`, ...next);
 }
 
 /** @type {(row: KeyValue[], after: Map<number, number> | null) => void} */
@@ -161,7 +168,9 @@ function drawArcs(row, after) {
   const tokens = currentMap()?.meta.tokens ?? [];
   const chart = svgById("arcs");
   const width = fitWidth(chart, 190);
-  const x = (/** @type {number} */ at) => 16 + ((at + 0.5) * (width - 32)) / (view.query + 1);
+  // Most keys are near: on a linear scale their arcs would lie on each other.
+  const reach = Math.log2(2 + view.query - Math.min(view.query, ...row.slice(0, 24).map((k) => k.key)));
+  const x = (/** @type {number} */ at) => width - 32 - ((width - 64) * Math.log2(1 + view.query - at)) / reach;
   const base = 128;
   /** @type {SVGElement[]} */
   const parts = [svg("line", { x1: 16, x2: width - 16, y1: base, y2: base, class: "grid" })];
