@@ -1,11 +1,15 @@
-"""Draw the pictures of docs/lens.md from a report page. Needs playwright, Pillow and chromium.
+"""Draw the pictures of docs/lens.md from a report page, and print its size and how fast it opens.
+
+Needs playwright, Pillow and chromium.
 
 keysift inspect stories15M --text story.txt -o report.html
 python -m docs.lens_pictures report.html
 """
 
 import io
+import shutil
 import sys
+import time
 from pathlib import Path
 
 from PIL import Image
@@ -18,10 +22,15 @@ COLOURS = 64  # a palette keeps the files small
 
 def draw(report: Path) -> None:
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"])
+        browser = driver.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
+        )
         page = browser.new_page(viewport={"width": WIDTH, "height": 1000})
+        start = time.monotonic()
         page.goto(report.resolve().as_uri())
         page.wait_for_selector("[data-ready]")
+        seconds = time.monotonic() - start
+        sys.stdout.write(f"{report}: {report.stat().st_size / 1e6:.2f} MB, opened in {seconds:.2f} s\n")
         _save(page, "lens-story.png", "#title", "#thumbnails")
         page.get_by_label("Absolute", exact=True).check(force=True)
         _save(page, "lens-head.png", "#head-title", "#readout", below=480)

@@ -200,7 +200,10 @@ def test_the_texts_that_were_read_are_shown(
 def test_report(ours: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "report.html"
     assert call("inspect", str(ours), "--text", LINE, "-o", str(report), "--swap", "relu") == 0
-    assert "With relu on the same scores" in capsys.readouterr().out.replace("\n", " ")
+    out = capsys.readouterr().out
+    assert "With relu on the same scores" in out.replace("\n", " ")
+    assert f"{report}: {report.stat().st_size / 1e6:.2f} MB, made in " in out
+    assert re.search(r", made in \d+\.\d s$", out.rstrip())
     assert "Attention in" in report.read_text()
 
 

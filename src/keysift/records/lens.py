@@ -10,7 +10,7 @@ findings and no maps; it is read without its findings.
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -110,7 +110,7 @@ class Record(Shown):
     made: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": FORMAT, "version": VERSION, **plain(asdict(self))}
+        return {"format": FORMAT, "version": VERSION, **plain(self)}
 
     @property
     def story(self) -> tuple[Finding, ...]:
@@ -133,6 +133,8 @@ def plain(value: Any) -> Any:
     """Convert to JSON types. Floats get five significant digits; NaN and inf become null."""
     if isinstance(value, float):
         return float(f"{value:.5g}") if math.isfinite(value) else None
+    if is_dataclass(value):
+        return {entry.name: plain(getattr(value, entry.name)) for entry in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

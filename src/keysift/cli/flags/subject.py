@@ -1,6 +1,9 @@
 """Models of the lens verbs: keysift models, Hugging Face directories, GGUF files and names on the hub."""
 
+import gc
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +35,19 @@ def open_subject(where: str) -> "LensModel":
     path = Path(where).expanduser()
     if is_keysift_model(path):
         return open_keysift_model(path)
-    from keysift.hub.lens_model import open_model
+    with _no_collection():
+        from keysift.hub.lens_model import open_model
 
-    return open_model(where)
+        return open_model(where)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Pause the garbage collector: importing transformers makes a million objects to visit, and they all stay."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -1,6 +1,7 @@
 """Inspect the attention of a model on a text: diagnostics, experiments and findings."""
 
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -50,6 +51,7 @@ class Args:
 
 
 def run(args: Args) -> None:
+    start = time.monotonic()
     from keysift.cli.flags.texts import read_texts
 
     check_subject(args.model)
@@ -58,8 +60,9 @@ def run(args: Args) -> None:
         if path is not None:
             make_folder_of(path, flag)
     from keysift.cli.flags.command_line import command_line
-    from keysift.cli.terminal.output import print_json
+    from keysift.cli.terminal.output import print_json, print_plain
     from keysift.cli.terminal.progress import ProgressBar
+    from keysift.core.terminal import escape_line
     from keysift.lens.inspection import inspect
     from keysift.lens.model import encode_text
     from keysift.web.inspect.page import inspect_page
@@ -93,6 +96,9 @@ def run(args: Args) -> None:
         print_json(record.to_json())
         return
     show(record, details=args.details)
+    if args.out is not None:
+        size, seconds = args.out.stat().st_size / 1e6, time.monotonic() - start
+        print_plain(f"\n{escape_line(str(args.out))}: {size:.2f} MB, made in {seconds:.1f} s")
 
 
 def _watch(args: Args, texts: dict[str, str]) -> None:
