@@ -1,12 +1,14 @@
 """Findings: each names a head, a token or an action, and follows the numbers of the record."""
 
 from dataclasses import replace
+from math import nan
 
 import pytest
 
 from keysift.lens.findings.all_findings import findings
 from keysift.lens.inspection import inspect
-from keysift.records.lens import Finding, Record
+from keysift.records.lens import Finding, Record, from_json
+from keysift.records.lens_comparison import comparison
 from tests.lens import hand_made
 from tests.lens.hand_made import HandMade
 from tests.lens.models import LINE, multiscreen, planted, transformer
@@ -39,7 +41,7 @@ def test_findings_follow_the_record(mixed: Record) -> None:
     text = sentences(mixed)
     assert "L0H0" in next(f for f in mixed.findings if f.topic == "Sinks").sentence
     assert "keys on average" in text
-    assert f"the loss rises from {mixed.texts[0].loss:.2f} to {mixed.tests['leave_out']['brightest']:.2f}" in text
+    assert f"the loss goes from {mixed.texts[0].loss:.2f} to {mixed.tests['leave_out']['brightest']:.2f}" in text
     assert "With sparsemax on the same scores, without retraining, the loss is" in text
     assert set(mixed.tests) == {"absolute_percentile", "leave_out", "dilution", "nothing_relevant", "functional"}
     example = mixed.tests["absolute_percentile"]["only_relatively_bright"][0]
@@ -86,3 +88,21 @@ def test_focus_that_ends_within_the_text_is_not_extrapolated() -> None:
     assert "the first beyond about 4,000 tokens, half of them beyond 4,000" in focus(4e3, 1e5).sentence
     assert "None is about to lose this ability" in focus(1.0).sentence
     assert focus(1.5 * length).weight > focus(1e5).weight, "a limit just beyond the text matters more"
+
+
+def test_a_text_without_scored_tokens(mixed: Record) -> None:
+    """No sentence contains a loss that does not exist, in a new record and in one that was read."""
+    unknown = {"loss": nan, "brightest": nan, "first": nan}
+    texts = tuple(replace(text, loss=nan) for text in mixed.texts)
+    tests = {**mixed.tests, "leave_out": {**mixed.tests["leave_out"], **unknown}}
+    tests["functional"] = {**mixed.tests["functional"], "loss": nan}
+    swaps = tuple({**swap, "losses": dict.fromkeys(swap["losses"], nan)} for swap in mixed.swaps)
+    record = replace(mixed, texts=texts, tests=tests, swaps=swaps)
+    for each in (record, from_json(record.to_json())):
+        found = list(findings(each))
+        assert not any("nan" in finding.sentence.split() or "loss" in finding.sentence for finding in found)
+        changed = next(finding for finding in found if finding.topic == "What the model depends on")
+        assert changed.sentence.startswith("Without the brightest key of every query the output of layer ")
+        assert all(finding.topic != "Other mechanisms" for finding in found)
+        titles = [title for title, _ in comparison([each, each])]
+        assert not any("loss" in title for title in titles)

@@ -169,7 +169,7 @@ def from_json(data: Any, name: str = "the record") -> Record:
     try:
         return Record(
             model=_read(ModelInfo, data["model"]),
-            texts=tuple(_read(Text, text) for text in data["texts"]),
+            texts=tuple(_text(text) for text in data["texts"]),
             lengths=tuple((int(low), int(high)) for low, high in data["lengths"]),
             heads=tuple(_head(head) for head in data["heads"]),
             tests=data["tests"],
@@ -187,6 +187,11 @@ def _read(cls: type[R], data: Mapping[str, Any]) -> R:
     return cls(
         **{key: tuple(value) if isinstance(value, list) else value for key, value in data.items() if key in known}
     )
+
+
+def _text(data: Mapping[str, Any]) -> Text:
+    # JSON has no NaN: the loss of a text without scored tokens is null.
+    return _read(Text, {**data, "loss": math.nan if data["loss"] is None else data["loss"]})
 
 
 def _finding(data: Mapping[str, Any]) -> Finding:

@@ -36,7 +36,11 @@ def comparison(records: Sequence[Record]) -> list[Row]:
         *((title, [mean(record.heads, name) for record in records]) for name, title in compared()),
         *((title, [value(record) if record.tests else None for record in records]) for title, value in _EXPERIMENTS),
     ]
-    return [(title, values) for title, values in rows if any(value is not None for value in values)]
+    # A text without scored tokens has no loss.
+    finite = [
+        (title, [value if value is None or math.isfinite(value) else None for value in row]) for title, row in rows
+    ]
+    return [(title, values) for title, values in finite if any(value is not None for value in values)]
 
 
 def matches(records: Sequence[Record]) -> list[dict[str, object]]:
@@ -89,6 +93,8 @@ _EXPERIMENTS: tuple[tuple[str, Callable[[Record], float | None]], ...] = (
     ("loss without the brightest keys", lambda record: record.tests["leave_out"]["brightest"]),
     (
         "top keys for a loss within 5%",
-        lambda record: record.tests["functional"]["deletion"]["smallest"]["0.05"],
+        lambda record: (
+            record.tests["functional"]["deletion"]["smallest"]["0.05"] if math.isfinite(_loss(record)) else None
+        ),
     ),
 )

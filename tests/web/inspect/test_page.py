@@ -1,5 +1,6 @@
 """Inspection page in a browser: maps, switch, exact removal, comparison, link, phone, dark; text stays text."""
 
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from playwright.sync_api import Browser, Page
 
 from keysift.kernels.call import make_call
 from keysift.lens.diagnostics.text_maps import MapCollector
+from keysift.lens.experiments.patching import patch
 from keysift.lens.inspection import inspect
 from keysift.lens.layer_view import LayerView
 from keysift.mechanisms import find
@@ -141,7 +143,11 @@ def _check_kinds(page: Page, record: Record) -> None:
 
 
 def _check_numbers(page: Page, record: Record) -> None:
-    """Every key of the query has the record's weight and score; all are exact in a short text."""
+    """The page holds the numbers of the record, and every key of the query has the model's weight."""
+    shown, data = page.evaluate("CONTENT.records[0]"), record.to_json()
+    for part in ("model", "texts", "lengths", "tests", "swaps", "findings", "made"):
+        assert shown[part] == data[part], part
+    assert [head["values"] for head in shown["heads"]] == [head["values"] for head in data["heads"]]
     last = weights(102)
     for head, expected in enumerate(weights(40)):
         rows = page.evaluate(f"currentMap().row({head}, 40)")
@@ -231,6 +237,7 @@ def test_screening_has_its_own_questions(browser: Browser, tmp_path: Path) -> No
     page = opened.page
     assert "keys that pass" in page.inner_text("#acceptance")
     best = page.locator("#keys tbody tr").first
+    assert re.search(r"Is it relevant\? It is (accepted|refused): ", page.inner_text("#query-note"))
     best.locator("button").click()
     assert "Each key is weighed on its own: the other weights did not change." in page.inner_text("#query-note")
     assert page.inner_text("#stands-out") == "", "keys of an absolute mechanism are not compared with unrelated text"
@@ -264,6 +271,7 @@ def test_several_models_are_compared(browser: Browser, softmax: Record, tmp_path
     page = opened.page
     names = [record.model.name for record in records]
     assert page.inner_text("#title") == f"Attention in {names[0]} and {names[1]}"
+    assert page.inner_text("#story-of").startswith(f"Findings about {names[0]}.")
     rows = {row[0]: row[1:] for row in page.evaluate("CONTENT.rows.map(([title, values]) => [title, ...values])")}
     for title, values in comparison(records):
         for shown, value in zip(rows[title], values, strict=True):
@@ -284,6 +292,7 @@ def test_several_models_are_compared(browser: Browser, softmax: Record, tmp_path
     page.locator("#compared button", has_text="side by side").first.click()
     assert page.locator("canvas.map").count() == 3, "both heads read the same tokens, so there is a difference"
     page.select_option("#model", "1")
+    assert page.inner_text("#story-of").startswith(f"Findings about {names[1]}.")
     assert page.inner_text("#about").startswith("tiny multiscreen: multiscreen, ")
     assert page.locator("#thumbnails button").count() == 6
     assert opened.problems == []
@@ -336,19 +345,46 @@ def test_the_frame_of_a_notebook_works(browser: Browser, softmax: Record, tmp_pa
     assert problems == []
 
 
+def _pages(softmax: Record) -> dict[str, str]:
+    """One page of every kind."""
+    absolute = inspect(multiscreen(), [TEXT])
+    frames = [replace(softmax, made={**softmax.made, "step": step}) for step in (100, 200)]
+    return {
+        "softmax": inspect_page([softmax]),
+        "absolute": inspect_page([absolute]),
+        "compared": inspect_page([softmax, absolute]),
+        "film": inspect_page(frames),
+    }
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_is_accessible_and_fits_a_phone(
+def test_the_pages_are_accessible_and_fit_a_phone(
     browser: Browser, softmax: Record, tmp_path: Path, scheme: str
 ) -> None:
-    page = Opened(browser, tmp_path / "report.html", inspect_page([softmax]), color_scheme=scheme, bypass_csp=True).page
-    page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    for kind, html in _pages(softmax).items():
+        page = Opened(browser, tmp_path / f"{kind}.html", html, color_scheme=scheme, bypass_csp=True).page
+        page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+        page.evaluate(axe())
+        assert page.evaluate(AXE) == [], kind
+        page.set_viewport_size({"width": 390, "height": 800})
+        page.evaluate("drawAll()")
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, kind
+        paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (sum(int(part) for part in paper[4:-1].split(",")) < 300) == (scheme == "dark")
+        page.context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_patch_map_is_accessible_and_fits_a_phone(browser: Browser, tmp_path: Path, scheme: str) -> None:
+    found = patch(transformer(), "the cat sat on a", "the dog sat on a", answer="x")
+    path = tmp_path / "patch.html"
+    found.show(path)
+    page = browser.new_context(offline=True, color_scheme=scheme, bypass_csp=True).new_page()
+    page.goto(path.as_uri())
     page.evaluate(axe())
     assert page.evaluate(AXE) == []
     page.set_viewport_size({"width": 390, "height": 800})
-    page.evaluate("drawAll()")
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
-    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (sum(int(part) for part in paper[4:-1].split(",")) < 300) == (scheme == "dark")
 
 
 @pytest.mark.parametrize(("layers", "heads", "tokens", "most"), [(6, 6, 256, 2e6), (30, 9, 2048, 6e6)])

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from keysift.lens.findings.numbers import percent, places
+from keysift.lens.findings.numbers import known, percent, places
 from keysift.records.lens import Finding, Record
 
 TOPIC = "What the model depends on"
@@ -11,24 +11,41 @@ TOPIC = "What the model depends on"
 def experiment_findings(record: Record) -> Iterator[Finding]:
     if record.tests:
         yield _leave_out(record)
-        yield _few_keys(record)
+        if known(record.tests["functional"]["loss"]):
+            yield _few_keys(record)
     yield from _swaps(record)
 
 
 def _leave_out(record: Record) -> Finding:
     test = record.tests["leave_out"]
-    layer = max(test["layers"], key=lambda row: row["brightest"] - test["loss"])
+    measured = known(test["loss"], test["brightest"])
+    by = "brightest" if measured else "brightest_output"
+    layer = max(test["layers"], key=lambda row: row[by])
     heads = [head for head in record.heads if head.layer == layer["layer"]]
     heads.sort(key=lambda head: -(head.values.get("left_out_output") or 0.0))
+    if measured:
+        sentence = (
+            f"Without the brightest key of every query the loss goes from {test['loss']:.2f} to "
+            f"{test['brightest']:.2f} nats per token, on {test['tokens']} tokens. Layer {layer['layer']} alone: "
+            f"{layer['brightest']:.2f}, the largest effect of one layer; its output changes by "
+            f"{percent(layer['brightest_output'])}."
+        )
+        needed = test["brightest"] > 1.1 * test["loss"]
+        meaning = (
+            "The bright keys carry the prediction, whether or not they look meaningful."
+            if needed
+            else "The model hardly needs its bright keys."
+        )
+    else:
+        sentence = (
+            f"Without the brightest key of every query the output of layer {layer['layer']} changes by "
+            f"{percent(layer['brightest_output'])}, the most of all layers."
+        )
+        meaning = "No token of this text is scored, so the effect on the loss is unknown."
     return Finding(
         topic=TOPIC,
-        sentence=f"Without the brightest key of every query the loss rises from {test['loss']:.2f} to "
-        f"{test['brightest']:.2f} nats per token, on {test['tokens']} tokens. Layer {layer['layer']} alone: "
-        f"{layer['brightest']:.2f}, the largest effect of one layer; its output changes by "
-        f"{percent(layer['brightest_output'])}.",
-        meaning="The bright keys carry the prediction, whether or not they look meaningful."
-        if test["brightest"] > 1.1 * test["loss"]
-        else "The model hardly needs its bright keys.",
+        sentence=sentence,
+        meaning=meaning,
         action=f"Select a query in {heads[0].label} and remove its brightest key: the page shows all new weights.",
         heads=places(heads[:3]),
         weight=0.8,
@@ -53,6 +70,8 @@ def _swaps(record: Record) -> Iterator[Finding]:
     loss = sum(text.loss for text in record.texts) / len(record.texts)
     for swap in record.swaps:
         swapped = sum(swap["losses"].values()) / len(swap["losses"])
+        if not known(loss, swapped):
+            continue
         yield Finding(
             topic="Other mechanisms",
             sentence=f"With {swap['mechanism']} on the same scores, without retraining, the loss is {swapped:.3f} "

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from keysift.lens.findings.numbers import largest, mean, names, percent, places, shares_mass, value
+from keysift.lens.findings.numbers import known, largest, mean, names, percent, places, shares_mass, value
 from keysift.records.head_kinds import ALL_KINDS, SINK, SINKS, HeadKind, closest
 from keysift.records.lens import Finding, Head, Record
 
@@ -66,7 +66,7 @@ def _verb(heads: list[Head], verb: str) -> str:
 
 def _without_first(record: Record) -> str:
     test = record.tests.get("leave_out")
-    if test is None:
+    if test is None or not known(test["loss"], test["first"]):
         return ""
     return f" Removing the first key everywhere changes the loss from {test['loss']:.2f} to {test['first']:.2f}."
 

@@ -1,5 +1,6 @@
 """Numbers and names that findings share."""
 
+import math
 from collections.abc import Iterable, Sequence
 
 from keysift.records.lens import Head, Record
@@ -19,6 +20,11 @@ def value(head: Head, name: str) -> float:
     number = head.values[name]
     assert number is not None
     return number
+
+
+def known(*losses: float | None) -> bool:
+    """Whether the losses exist: a text of a generated task without a question has none."""
+    return all(loss is not None and math.isfinite(loss) for loss in losses)
 
 
 def places(heads: Iterable[Head]) -> tuple[tuple[int, int], ...]:

@@ -62,7 +62,7 @@ function acceptancePicture() {
   const chart = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", class: "windows" });
   chart.append(...axis([0, 0.5, 1], y, 36, width - 10));
   for (const tick of [1, 10, 100, 1000, 10000].filter((t) => t <= most)) chart.append(svg("text", { x: x(tick), y: 168, "text-anchor": "middle", class: "tick" }, String(tick)));
-  chart.append(svg("text", { x: width / 2, y: 184, "text-anchor": "middle", class: "tick" }, "window, tokens (right edge: no end)"), svg("text", { x: 4, y: 12, class: "tick" }, "acceptance r"));
+  chart.append(svg("text", { x: width / 2, y: 184, "text-anchor": "middle", class: "tick" }, "window, tokens (right edge: no end)"), svg("text", { x: 4, y: 8, class: "tick" }, "acceptance r"));
   for (const h of heads) {
     const chosen = h.layer === view.layer && h.head === view.head;
     const dot = svg("circle", { cx: x(h.window), cy: y(h.acceptance ?? 0), r: chosen ? 7 : 4, class: chosen ? "dot chosen" : "dot" });

@@ -95,7 +95,7 @@ function drawQueryNote(row, after) {
     return;
   }
   if (!view.removed.size) {
-    note.replaceChildren("Its brightest key is ", tokenText(tokens[best.key]), ` with weight ${formatValue(best.weight)}. Is it relevant? It ${verdict(view, best.score)}.`);
+    note.replaceChildren("Its brightest key is ", tokenText(tokens[best.key]), ` with weight ${formatValue(best.weight)}. Is it relevant? It ${thresholdOf(view) === null ? "" : "is "}${verdict(view, best.score)}.`);
     return;
   }
   const names = [...view.removed].flatMap((key, i) => [i ? ", " : "", tokenText(tokens[key])]);

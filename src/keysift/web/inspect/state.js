@@ -118,7 +118,7 @@ function readAddress(hash) {
 function formatValue(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   const size = Math.abs(value);
-  if (Number.isInteger(value) && size < 1e5) return formatCount(value);
+  if (Number.isInteger(value) && size < 1e12) return formatCount(value);
   if (size !== 0 && (size < 0.001 || size >= 1e5)) return value.toExponential(1).replace("e+", "e");
   return formatNumber(value);
 }

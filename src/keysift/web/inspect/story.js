@@ -51,5 +51,7 @@ const storyOf = (of) => of.findings.filter((f) => f.weight > 0).slice(0, CONTENT
 function drawStory() {
   const story = storyOf(record());
   const none = html("p", {}, "This record has no findings: it was written by an earlier version. Inspect the model again.");
+  const several = CONTENT.records.length > 1;
+  setText(byId("story-of"), several ? `Findings about ${record().model.name}. ${CONTENT.film ? "Other checkpoints: move the slider." : "The models are compared below."}` : "");
   byId("story").replaceChildren(...(story.length ? story.map((f) => findingCard(f, view.model, "h3")) : [none]));
 }

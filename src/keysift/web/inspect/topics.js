@@ -80,6 +80,7 @@ function valuesTable() {
 /** Small line of a diagnostic over the number of visible keys. @type {(values: (number | null)[]) => Node} */
 function curve(values) {
   const points = values.flatMap((v, i) => (v === null ? [] : [{ v, i }]));
+  if (!points.length) return document.createTextNode("–");
   const [low, high] = [Math.min(...points.map((p) => p.v)), Math.max(...points.map((p) => p.v))];
   const path = points.map((p, n) => `${n ? "L" : "M"}${2 + (76 * p.i) / Math.max(1, values.length - 1)} ${18 - (16 * (p.v - low)) / (high - low || 1)}`).join("");
   const names = points.map((p) => `${record().lengths[p.i][0]}: ${formatValue(p.v)}`).join(", ");
