@@ -69,9 +69,10 @@ def _few_keys(record: Record) -> Finding:
 def _swaps(record: Record) -> Iterator[Finding]:
     loss = sum(text.loss for text in record.texts) / len(record.texts)
     for swap in record.swaps:
-        swapped = sum(swap["losses"].values()) / len(swap["losses"])
-        if not known(loss, swapped):
+        losses = swap["losses"].values()
+        if not known(loss, *losses):
             continue
+        swapped = sum(losses) / len(losses)
         yield Finding(
             topic="Other mechanisms",
             sentence=f"With {swap['mechanism']} on the same scores, without retraining, the loss is {swapped:.3f} "
