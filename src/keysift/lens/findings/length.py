@@ -66,7 +66,7 @@ def _dilution(record: Record) -> Iterator[Finding]:
     yield Finding(
         topic=TOPIC,
         sentence=f"Unrelated tokens in front of a passage distract {heads[0].label} most: its focus falls like "
-        f"n^-{rows[0]['exponent']:.2f} with n visible keys (average over heads: n^-{average:.2f}; 1: an average).",
+        f"n^{-rows[0]['exponent']:.2f} with n visible keys (average over heads: n^{-average:.2f}; 1: an average).",
         meaning="The focus on the passage falls although nothing in it changed.",
         action="Put what matters late in a prompt, or shorten what comes before it.",
         heads=places(heads),

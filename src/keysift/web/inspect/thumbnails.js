@@ -126,5 +126,9 @@ function drawKinds() {
   byId("kinds-by-name").replaceChildren(html("h3", {}, "Heads by name"), createTable(["kind", "heads with their score", "limit"], rows, "kinds of heads"), help);
 }
 
-/** Scores of kinds are shares; the margin of a threshold is a score. @type {(kind: Kind, score: number | null) => string} */
-const kindScore = (kind, score) => (kind.limit === null ? formatValue(score) : formatPercent(score));
+/** Scores of kinds are shares; the margin of a threshold is a score. Near its limit a share has one digit more. @type {(kind: Kind, score: number | null) => string} */
+function kindScore(kind, score) {
+  if (kind.limit === null || score === null) return formatValue(score);
+  const near = score !== kind.limit && formatPercent(score) === formatPercent(kind.limit);
+  return near ? `${(100 * score).toFixed(1)}%` : formatPercent(score);
+}
