@@ -32,7 +32,7 @@ def test_every_mechanism_is_timed(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     result = json.loads(capsys.readouterr().out)
     names = [row["what"] for row in result["rows"][::2]]
     positions = [f"{name}, ALiBi" for name in ("softmax", "differential_v1", "differential_v2")]
-    positions += ["forgetting, gates of 0.95", "forgetting, gates of 0.999"]
+    positions += ["forgetting, gates of 0.95", "forgetting, gates of 0.999", "stick_breaking, shares of 0.001"]
     windows = [f"{name}, window of 7" for name in mechanisms.WINDOWED]
     assert names == [*(mechanism.name for mechanism in MECHANISMS), *positions, *windows]
     assert {row["against"] for row in result["rows"]} == {"SDPA"}
@@ -40,12 +40,28 @@ def test_every_mechanism_is_timed(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert all(target["met"] is None for target in result["targets"])
 
 
-@pytest.mark.parametrize(("name", "setting"), [*mechanisms.BIASES, ("relu_squared", Setting("window", window=7))])
+@pytest.mark.parametrize(("name", "setting"), [*mechanisms.SETTINGS, ("relu_squared", Setting("window", window=7))])
 def test_settings_change_the_call_and_are_checked(name: str, setting: Setting) -> None:
     mechanism = MECHANISMS.find(name)
     case, plain = Case(mechanism, 40, 2, 8, setting), Case(mechanism, 40, 2, 8)
     assert not torch.allclose(case.ours("forward"), plain.ours("forward"))  # type: ignore[arg-type]
     assert mechanisms.disagreement(mechanism, case.backend, setting) is None
+
+
+def test_shares_of_a_level_reach_the_first_key() -> None:
+    stick_breaking = MECHANISMS.find("stick_breaking")
+    level = next(setting for name, setting in mechanisms.SETTINGS if name == "stick_breaking")
+    for setting, reached in ((level, True), (mechanisms.PLAIN, False)):
+        case = Case(stick_breaking, 300, 2, 8, setting)
+        q, k, _ = case.inputs
+        shares = (q @ k.mT / math.sqrt(8)).sigmoid().median().item()
+        assert shares == pytest.approx(1e-3 if reached else 0.5, rel=0.5)
+        assert torch.equal(case.first[0], q)
+        assert torch.equal(case.first[1], k)
+        before = case.ours("forward")[:, :, -1]  # type: ignore[index]
+        with torch.no_grad():
+            case.inputs[2][:, :, 0] += 1e3
+        assert torch.equal(case.ours("forward")[:, :, -1], before) != reached  # type: ignore[index]
 
 
 def test_windows_are_compared_with_sdpa_over_every_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,9 +83,10 @@ OTHERS = Family("others", None)
 
 @dataclass(frozen=True)
 class Setting:
-    """Positions and gates of a call, which SDPA does not get."""
+    """Positions and gates of a call, which SDPA does not get, and the level of its scores."""
 
     name: str = ""
+    level: float = 0.0
     alibi: bool = False
     forget: float | None = None
     window: int | None = None
@@ -119,11 +120,12 @@ def family(mechanism: Mechanism, setting: Setting = PLAIN) -> Family:
     return THRESHOLDS if isinstance(rule, Threshold) and mechanism.name in ("sparsemax", "entmax15") else OTHERS
 
 
-# A gate of 1/2, the initial value, leaves few keys to read; these leave 2,400 and all.
-BIASES = (
+# Gates and shares of 1/2, the initial values, leave few keys to read; these leave 2,400 and all.
+SETTINGS = (
     *((name, Setting("ALiBi", alibi=True)) for name in ("softmax", "differential_v1", "differential_v2")),
     ("forgetting", Setting("gates of 0.95", forget=0.95)),
     ("forgetting", Setting("gates of 0.999", forget=0.999)),
+    ("stick_breaking", Setting("shares of 0.001", level=-7.0)),
 )
 WINDOWED = ("softmax", "softmax_sink", "relu_squared", "tra", "elastic_softmax", "stick_breaking")
 
@@ -141,6 +143,9 @@ class Case:
         self.inputs = [
             torch.randn(1, heads_of_map, tokens, width, generator=random).requires_grad_() for heads_of_map in maps
         ]
+        if setting.level:
+            with torch.no_grad():
+                self.inputs[0][..., 0], self.inputs[1][..., 0] = math.sqrt(width), setting.level
         self.first = [x.detach()[:, :: x.shape[1] // heads].clone().requires_grad_() for x in self.inputs]
         self.grad_output = torch.randn(1, heads, tokens, width, generator=random)
         q, k, v = (x.detach() for x in self.inputs)
@@ -180,7 +185,7 @@ def measure(sizes: Sizes, *, command: str, log: Log) -> Result:
                     expected[step] = timed.seconds.median
         growth = extra_memory(results, mechanism, sizes)
         growths += [] if growth is None else [(growth, mechanism.name)]
-    for name, setting in BIASES:
+    for name, setting in SETTINGS:
         mechanism = MECHANISMS.find(name)
         ratios = time_in_turns(results, mechanism, sizes, sizes.target_length, setting)
         for step, ratio in ratios.items():
