@@ -240,7 +240,7 @@ def _choose(call: Call, backend: str, return_weights: bool) -> Choice:
         reason = candidate.declines(call, return_weights) if unavailable is None else unavailable.text
         if auto and reason is None and candidate.blocked and not (candidate.small_forward and not _needs_grad(call)):
             reason = _too_small(call)
-        if auto and reason is None and call.q.shape[2] < candidate.min_queries:
+        if auto and reason is None and _fewer_queries(call, candidate.min_queries):
             reason = f"fewer than {candidate.min_queries} queries do not fill a block"
         if reason is None:
             return Choice(candidate.name, declined)
@@ -252,6 +252,12 @@ def _choose(call: Call, backend: str, return_weights: bool) -> Choice:
 def _needs_grad(call: Call) -> bool:
     inputs = (call.q, call.k, call.v, *call.scalars.values())
     return torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+
+
+def _fewer_queries(call: Call, minimum: int) -> bool:
+    """Whether the call has fewer queries; unknown of a symbolic length, which a comparison would restrict."""
+    queries = call.q.shape[2]
+    return not isinstance(queries, torch.SymInt) and queries < minimum
 
 
 def _too_small(call: Call) -> str | None:
