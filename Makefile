@@ -114,7 +114,7 @@ test-wheel: wheel
 	$(BIN)/python -m tests.installed dist/*.whl
 
 # Repeat the benchmarks that docs/ shows. Takes about two hours on a quiet machine.
-BENCHMARKS := screening mechanisms models search train documents decode
+BENCHMARKS := screening mechanisms overhead models search train documents decode
 bench: $(READY)
 	for name in $(BENCHMARKS); do $(BIN)/keysift bench $$name --out docs/results/$$name.json || exit 1; done
 	$(BIN)/python docs/generate.py

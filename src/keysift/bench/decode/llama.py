@@ -4,9 +4,12 @@ The two libraries take turns in one process, with equal weights in the same dtyp
 timed, and then decodes some tokens greedily. Every round also times the sum of a large tensor.
 """
 
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from statistics import mean
 from typing import Any, Protocol
 
 import torch
@@ -127,32 +130,52 @@ def time_turns(texts: Mapping[str, Text], shape: Shape, memory: Tensor) -> dict[
     return times
 
 
-def time_library(text: Text, shape: Shape) -> tuple[float, float]:
-    """Seconds of a token of our model, and those of its call into the compiled library."""
-    inside = 0.0
-    run = Decoder.run
+def time_parts(text: Text, shape: Shape) -> dict[str, float]:
+    """Seconds of a token of our model ("token") and of its parts.
 
-    def timed(*arguments: Any) -> bool:
-        nonlocal inside
-        began = time.process_time()
-        done = run(*arguments)
-        inside += time.process_time() - began
-        return done
-
-    Decoder.run = timed  # type: ignore[assignment, method-assign]
-    try:
+    They are the call into the compiled library, the checks before it and the search for the largest logit.
+    """
+    parts = {
+        "library": (Decoder, "run"),
+        "checks": (LanguageModel, "_find_step"),
+        "largest": (sys.modules[__name__], "greedy"),
+    }
+    spent: dict[str, list[float]] = {name: [] for name in parts}
+    with ExitStack() as stack:
+        for name, (owner, function) in parts.items():
+            stack.enter_context(_timed(owner, function, spent[name]))
         token = _turn(text, shape)
+    return {"token": token} | {name: mean(seconds[-shape.tokens :]) for name, seconds in spent.items()}
+
+
+@contextmanager
+def _timed(owner: Any, name: str, seconds: list[float]) -> Iterator[None]:
+    """Within this context, append the CPU time of each call of this function of a class or module."""
+    function = getattr(owner, name)
+
+    def timed(*arguments: Any, **options: Any) -> Any:
+        began = time.process_time()
+        result = function(*arguments, **options)
+        seconds.append(time.process_time() - began)
+        return result
+
+    setattr(owner, name, timed)
+    try:
+        yield
     finally:
-        Decoder.run = run  # type: ignore[method-assign]
-    return token, inside / (WARMUP + shape.tokens)
+        setattr(owner, name, function)
+
+
+def greedy(logits_B1N: Tensor) -> Tensor:
+    return logits_B1N.float().argmax(-1)
 
 
 def _turn(text: Text, shape: Shape) -> float:
-    token = text.read(_prompt(shape)).float().argmax(-1)
+    token = greedy(text.read(_prompt(shape)))
     for number in range(WARMUP + shape.tokens):
         if number == WARMUP:
             began = time.process_time()
-        token = text.step(token).float().argmax(-1)
+        token = greedy(text.step(token))
     return (time.process_time() - began) / shape.tokens
 
 
@@ -180,10 +203,12 @@ def _compare(results: Collector, shape: Shape, name: str, peer: Peer | None, mem
     times = results.measure_once(f"decode, Llama in {name}", lambda: time_turns(texts, shape, memory))
     size = sum(parameter.nbytes for parameter in model.parameters())
     share = size / memory.nbytes * median_ratio(times["reading"], times["ours"])
-    inside = results.measure_once(f"decode, Llama in {name}: the library", lambda: time_library(texts["ours"], shape))
+    spent = results.measure_once(f"decode, Llama in {name}: parts", lambda: time_parts(texts["ours"], shape))
+    us = {key: 1e6 * seconds for key, seconds in spent.items()}
+    rest = us["token"] - us["library"] - us["checks"] - us["largest"]
     results.notes.append(
-        f"Llama in {name}: of a token, {1e6 * inside[1]:.0f} us were spent in the library and "
-        f"{1e6 * (inside[0] - inside[1]):.0f} us in Python (checks of the model, allocation of logits, argmax)"
+        f"Llama in {name}: of a token, {us['library']:.0f} us were spent in the library, {us['checks']:.0f} us in "
+        f"checks before it, {us['largest']:.0f} us in the search for the largest logit, {rest:.0f} us in other Python"
     )
     timed = row(
         f"Llama in {name}, {size / 1e6:.0f} MB",
