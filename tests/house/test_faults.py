@@ -266,7 +266,7 @@ FAULTS = [
     Fault(
         "replaced parameters not seen by the compiled step",
         "nn/decode_step.py",
-        "self._read() != self._parameters_then",
+        "self._replaced_parameter()",
         "False",
         "tests/models/test_decode_paths.py",
         "change_parameters",
