@@ -193,6 +193,8 @@ def test_search_of_the_fewest_keys() -> None:
     assert tried_losses[100] == 1.0
     best, _ = top_keys.smallest(lambda count: 9.0, 1.0, 5)
     assert best == {"0.01": 5, "0.05": 5, "0.1": 5}
+    best, _ = top_keys.smallest(lambda count: float(count < 4), 0.0, 10)
+    assert best == {"0.01": 4, "0.05": 4, "0.1": 4}, "a model that answers every question has no loss"
 
 
 def test_keep_top_deletes_and_renormalises() -> None:

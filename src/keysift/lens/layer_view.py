@@ -155,6 +155,11 @@ class LayerView:
 
         return maps[0][0], visible_HTS, weigh
 
+    def last_query_and_keys(self, text: int) -> tuple[Tensor, Tensor]:
+        """The last query of a text, H K, and all its keys, H S K, as their products give the scores."""
+        q, k, _, _ = self._prepared
+        return self.call.scale * q[text, :, -1], k[text, :, self.padding[text] :]
+
     def output(self, new_weights: NewWeights) -> Tensor:
         """Output of the layer, B H T V, with the weights of every block replaced."""
         call = self.call

@@ -37,8 +37,19 @@ KINDS = {"uint8": "B", "uint32": "I", "float32": "f"}
 
 
 @dataclass(frozen=True, kw_only=True)
+class KeyGroup:
+    """Keys of similar direction, as the last query sees them. All numbers but `size` are cosines."""
+
+    size: int
+    centre: float  # of the angle between the query and the centre of the group
+    reach: float  # of the largest angle between the centre and a key
+    bound: float  # no key of the group scores higher
+    best: float  # the highest score in the group
+
+
+@dataclass(frozen=True, kw_only=True)
 class MapHead:
-    """One head of a map; `threshold`, `window` and `acceptance` if its mechanism has them."""
+    """One head of a map; `threshold`, `window`, `acceptance` and `groups` if its mechanism has them."""
 
     layer: int
     head: int
@@ -47,6 +58,7 @@ class MapHead:
     threshold: float | None = None
     window: float | None = None
     acceptance: float | None = None
+    groups: tuple[KeyGroup, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +86,13 @@ class TextMaps:
             pool=data["pool"],
             queries=tuple(data["queries"]),
             keys=data["keys"],
-            heads=tuple(MapHead(**head) for head in data["heads"]),
+            heads=tuple(_head(head) for head in data["heads"]),
             arrays=data["arrays"],
         )
+
+
+def _head(data: Mapping[str, Any]) -> MapHead:
+    return MapHead(**{**data, "groups": tuple(KeyGroup(**group) for group in data.get("groups", ()))})
 
 
 def pack(kind: str, content: bytes) -> str:

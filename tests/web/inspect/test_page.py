@@ -205,6 +205,13 @@ def test_screening_has_its_own_questions(browser: Browser, tmp_path: Path) -> No
     page.keyboard.press("End")
     assert f"At r = 1, {row['passing'][-1]:.3g}" in page.inner_text("#width-note")
     assert page.evaluate("thresholdOf(view)") == 0
+    groups = page.evaluate("currentMap().meta.heads[mapOf(view).index].groups")
+    closed = [group for group in groups if group["bound"] <= 0]
+    note = page.inner_text("#groups-note")
+    assert f" {len(closed)} of {len(groups)} groups lie outside its cap, so " in note
+    assert f" {sum(group['size'] for group in closed)} of {sum(group['size'] for group in groups)} keys" in note
+    assert page.locator(".groups .unopened").count() == len(closed)
+    assert page.locator(".groups g").count() == len(groups) > 0
     assert page.locator(".windows .dot").count() == len(record.heads)
     assert opened.problems == []
 

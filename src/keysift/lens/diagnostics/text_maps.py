@@ -6,6 +6,7 @@ Letters: H heads, T queries of a block, S keys, G cells per side of a map, Q sto
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from keysift.lens.diagnostics.acceptance import per_head_scalar
+from keysift.lens.diagnostics.key_groups import key_groups
 from keysift.lens.diagnostics.threshold import threshold
 from keysift.lens.layer_view import Block, LayerView
 from keysift.mechanisms.softmax import SOFTMAX
@@ -82,7 +84,9 @@ class MapCollector:
             arrays |= _weight_codes(weights, negative > 0)
         if not self.softmax:
             arrays["weight_at"] = key_weights.numpy().astype(np.float32)
-        self._layers[view.layer] = (_heads(view), arrays)
+        groups = key_groups(view, text, block)
+        heads = [replace(head, groups=own) for head, own in zip(_heads(view), groups, strict=True)]
+        self._layers[view.layer] = (heads, arrays)
 
     def _raise_cells(self, cells_HGG: Tensor, block: Block, map_HTS: Tensor) -> None:
         """Raise each cell to the largest value of the block in it."""

@@ -54,20 +54,20 @@ def smallest(loss: LossOfCount, whole: float, most: int) -> tuple[dict[str, int]
     """N* for each limit, and the loss for every N that was tried. N = `most` keeps everything."""
     tried: dict[int, float] = {most: whole}
 
-    def increase(count: int) -> float:
+    def suffices(count: int, limit: float) -> bool:
         if count not in tried:
             tried[count] = loss(count)
-        return tried[count] / whole - 1
+        return tried[count] <= (1 + limit) * whole  # the loss can be 0
 
     counts: dict[str, int] = {}
     for limit in LIMITS:
         low, high = 0, 1
-        while high < most and increase(high) > limit:
+        while high < most and not suffices(high, limit):
             low, high = high, 2 * high
         high = min(high, most)
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (low, middle) if increase(middle) <= limit else (middle, high)
+            low, high = (low, middle) if suffices(middle, limit) else (middle, high)
         counts[f"{limit:g}"] = high
     return counts, dict(sorted(tried.items()))
 

@@ -16,7 +16,7 @@ function drawAcceptance() {
   ];
   if (meta.window !== null) facts.push(["window", Number.isFinite(meta.window) ? `${formatValue(meta.window)} tokens` : "no end"]);
   const list = html("dl", {}, facts.flatMap(([name, text]) => [html("dt", {}, name), html("dd", {}, text)]));
-  panel.replaceChildren(html("h3", {}, "Accepting and refusing"), list, slider(meta) ?? "", acceptancePicture() ?? "");
+  panel.replaceChildren(html("h3", {}, "Accepting and refusing"), list, slider(meta) ?? "", html("div", { id: "groups" }, groupsPicture(meta)), acceptancePicture() ?? "");
 }
 
 /** @type {(meta: MapHead) => HTMLElement | null} */
@@ -37,6 +37,7 @@ function slider(meta) {
     view.width = widths[Number(input.value)];
     write(Number(input.value));
     view.mode = "absolute";
+    byId("groups").replaceChildren(...groupsPicture(meta));
     drawModes();
     buildPanes();
     drawQuery();

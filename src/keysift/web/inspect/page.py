@@ -25,6 +25,7 @@ SCRIPTS = (
     "inspect/thumbnails.js",
     "inspect/map.js",
     "inspect/query.js",
+    "inspect/groups.js",
     "inspect/absolute.js",
     "inspect/topics.js",
     "inspect/compare.js",

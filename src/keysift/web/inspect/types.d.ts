@@ -45,6 +45,13 @@ interface Swap {
   heads: HeadRecord[];
 }
 type Rule = "softmax" | "absolute" | "other";
+interface KeyGroup {
+  size: number;
+  centre: number;
+  reach: number;
+  bound: number;
+  best: number;
+}
 interface MapHead {
   layer: number;
   head: number;
@@ -53,6 +60,7 @@ interface MapHead {
   threshold: number | null;
   window: number | null;
   acceptance: number | null;
+  groups: KeyGroup[];
 }
 interface MapRecord {
   text: number;
