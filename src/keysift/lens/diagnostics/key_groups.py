@@ -47,7 +47,7 @@ def _groups(q_K: Tensor, k_SK: Tensor) -> tuple[KeyGroup, ...]:
     member_S = _divide(k_SK, min(MOST, math.isqrt(len(k_SK) - 1) + 1))
     score_S = k_SK @ q_K
     groups = []
-    for number in member_S.unique().tolist():
+    for number in sorted(set(member_S.tolist())):
         inside_S = member_S == number
         keys_SK = k_SK[inside_S]
         c_K = torch.nn.functional.normalize(keys_SK.sum(0), dim=0)

@@ -6,7 +6,6 @@ Letters: H heads, T queries of a block, S keys, G cells per side of a map, Q sto
 """
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +19,7 @@ from keysift.lens.layer_view import Block, LayerView
 from keysift.mechanisms.softmax import SOFTMAX
 from keysift.mechanisms.spec import Promise
 from keysift.records import lens_maps
-from keysift.records.lens_maps import LEVELS, NO_KEY, MapHead, TextMaps, pack
+from keysift.records.lens_maps import LEVELS, NO_KEY, KeyGroup, MapHead, TextMaps, pack
 
 CODES = 1_300_000
 EXACT, MOST_EXACT = 80_000, 450_000  # exact keys of all heads: at least, and at most if a text has many queries
@@ -84,9 +83,7 @@ class MapCollector:
             arrays |= _weight_codes(weights, negative > 0)
         if not self.softmax:
             arrays["weight_at"] = key_weights.numpy().astype(np.float32)
-        groups = key_groups(view, text, block)
-        heads = [replace(head, groups=own) for head, own in zip(_heads(view), groups, strict=True)]
-        self._layers[view.layer] = (heads, arrays)
+        self._layers[view.layer] = (_heads(view, key_groups(view, text, block)), arrays)
 
     def _raise_cells(self, cells_HGG: Tensor, block: Block, map_HTS: Tensor) -> None:
         """Raise each cell to the largest value of the block in it."""
@@ -142,27 +139,31 @@ def _without(visible_HTS: Tensor, rows: Tensor, keys_HQK: Tensor) -> Tensor:
     return left
 
 
-def _heads(view: LayerView) -> list[MapHead]:
+def _heads(view: LayerView, groups: list[tuple[KeyGroup, ...]]) -> list[MapHead]:
     rule = lens_maps.OTHER
     if view.mechanism.name == SOFTMAX.name:
         rule = lens_maps.SOFTMAX
     elif Promise.ABSOLUTE in view.mechanism.holds:
         rule = lens_maps.ABSOLUTE
     threshold_H = threshold(view)
-    per_head = {"threshold": threshold_H} | {
-        field: per_head_scalar(view, scalar)
-        for field, scalar in (("window", "effective_window"), ("acceptance", "acceptance"))
-    }
+    window_H, acceptance_H = (per_head_scalar(view, name) for name in ("effective_window", "acceptance"))
     return [
         MapHead(
             layer=view.layer,
             head=head,
             rule=rule,
             mechanism=view.mechanism.name,
-            **{name: None if values is None else float(values[head]) for name, values in per_head.items()},
+            threshold=_of(threshold_H, head),
+            window=_of(window_H, head),
+            acceptance=_of(acceptance_H, head),
+            groups=groups[head],
         )
         for head in range(view.heads)
     ]
+
+
+def _of(values_H: Tensor | None, head: int) -> float | None:
+    return None if values_H is None else float(values_H[head])
 
 
 def _score_codes(scores_HGG: Tensor) -> Arrays:
