@@ -12,9 +12,6 @@
 namespace keysift {
 namespace KEYSIFT_VARIANT {
 
-// Rounding errors of a score in fp32, and of the bounds themselves, with room to spare.
-KEYSIFT_INLINE double score_slack(int64_t key_width) { return static_cast<double>(key_width + 16) * 0x1p-23; }
-
 // Writes the sketch of a prepared key, whose channels are kBlockKeys floats apart.
 KEYSIFT_INLINE void sketch_key(const float* column, int64_t key_width, unsigned char* block, int64_t lane) {
   const double step = 1.0 / static_cast<double>(kSketchScale);

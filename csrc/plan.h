@@ -12,6 +12,7 @@ namespace keysift {
 
 constexpr int kBlock = 64;       // keys of a block: one bit each in a 64-bit word
 constexpr int kBatch = 16;       // queries that are scored against a block together
+constexpr int64_t kChunk = 512;  // at most this many queries of a forward task
 constexpr int64_t kSlab = 512;   // keys whose gradients are accumulated together in backward (they fit L2)
 constexpr int64_t kUnlimited = INT64_MAX / 4;
 constexpr double kUnitEps = 1e-12;
@@ -29,9 +30,28 @@ struct Tile {
   double angle_slope;   // d(angle per position) / d(window), radians
 };
 
+constexpr int64_t kKeyEpoch = 16384;  // keys that the forward pass divides into blocks together
+
+// Keys of one epoch of a tile, divided by direction into blocks (key_groups.h).
+struct EpochBlocks {
+  int64_t count;
+  const float* keys;       // (count, key width, kBlock) at unit length, rotated; zeros after the last key of a block
+  const int32_t* members;  // (count, kBlock) their numbers in the segment
+  const int32_t* sizes;    // (count)
+  const float* centres;    // (count / kBlock rounded up, key width, kBlock)
+  const float* limits;     // (count rounded up to kBlock) no key of a block is accepted if <query, centre> is at most its limit
+};
+
+// The first epochs of a tile.
+struct TileBlocks {
+  const EpochBlocks* epochs;
+  int64_t count;
+};
+
 struct Plan {
   keysift_problem problem;
   const Tile* tiles;
+  const TileBlocks* blocks;  // (tiles), or NULL
   keysift_view u;
   float* norm;
   float* h;       // (batch, tiles, queries, value width), or NULL
@@ -71,6 +91,10 @@ struct ScreeningKernels {
   // Adds the dq of the `count` tasks of one segment in order and writes the gradient of q.
   void (*finish_dq)(const Plan&, const BackwardTask* tasks, int64_t count, int64_t tile, char* scratch);
   int64_t (*finish_scratch)(const Plan&);
+  // Writes kBlock keys at unit length, rotated, row by row. Returns whether they and their values are finite.
+  bool (*unit_keys)(const Plan&, const keysift_segment&, int64_t tile, int64_t block_key, float* rows);
+  // Writes `count` queries, a multiple of kBatch, in rows of the padded width.
+  void (*unit_queries)(const Plan&, const keysift_segment&, int64_t tile, int64_t first, int64_t count, float* rows);
   int64_t (*gate_scratch)(const Plan&);
   double (*gate_backward)(const Plan&, const keysift_segment&, int64_t tile, int64_t first, int64_t count, char* scratch);
 };

@@ -15,6 +15,7 @@
 #include "failure.h"
 #include "gaps.h"
 #include "isa.h"
+#include "key_groups.h"
 #include "parallel.h"
 #include "plan.h"
 #include "segments.h"
@@ -23,7 +24,6 @@
 namespace keysift {
 namespace {
 
-constexpr int64_t kChunk = 512;
 constexpr int64_t kBackwardTasks = 32;
 // With fewer key visits, a second thread costs more than it saves.
 constexpr int64_t kSerialVisits = 1 << 14;
@@ -84,6 +84,10 @@ int check_problem(const keysift_problem* p) {
   if (segments != KEYSIFT_OK) return segments;
   const int rings = check_rings(*p);
   if (rings != KEYSIFT_OK) return rings;
+  if (p->groups && (p->batch != 1 || p->segment_count != -1 || p->ring)) {
+    return fail(KEYSIFT_BAD_ARGUMENT, "groups are of one segment of one row, but batch is %lld, segment_count %lld and ring %s",
+                static_cast<long long>(p->batch), static_cast<long long>(p->segment_count), p->ring ? "given" : "NULL");
+  }
   const bool empty = p->batch == 0 || p->queries == 0;
   if ((!empty && !p->q.data) || (p->batch > 0 && p->keys > 0 && (!p->k.data || !p->v.data))) {
     return fail(KEYSIFT_BAD_ARGUMENT, "q, k and v must not be NULL");
@@ -145,6 +149,16 @@ int screening_forward(const keysift_problem* problem, const keysift_gate* gate, 
   plan.chunk = std::min(std::min(kChunk, std::max<int64_t>(share, kBlock)), (longest + kBatch - 1) / kBatch * kBatch);
 
   const ScreeningKernels kernels = keysift::kernels().screening(p.key_width, p.value_width);
+  if (p.groups && p.queries >= kBlock && p.key_width <= kSearchWidth) {
+    const int grouped = update_groups(p.groups, plan, segments[0], thread_count());
+    if (grouped != KEYSIFT_OK) return fail_run(grouped);
+    const std::vector<TileBlocks>& blocks = p.groups->blocks;
+    if (std::any_of(blocks.begin(), blocks.end(), [](const TileBlocks& b) { return b.count > 0; })) {
+      plan.blocks = blocks.data();
+      // A chunk within one of kChunk queries has the same epochs in view, for any number of threads.
+      while (plan.chunk & (plan.chunk - 1)) plan.chunk &= plan.chunk - 1;
+    }
+  }
   struct Chunk {
     const keysift_segment* segment;
     int64_t first;

@@ -46,6 +46,13 @@ enum keysift_flags {
   KEYSIFT_FINITE_VALUES = 4 /* v is finite and need not be checked */
 };
 
+/* Groups of the keys of one row by direction, with which forward refuses keys without reading them. They belong to one layer and one row;
+ * calls that give them must have all keys of the row so far, from the first on. With `always` 0, an estimate decides which tiles use
+ * them. One call at a time. keysift_key_groups_new() returns NULL if there is no memory. */
+typedef struct keysift_key_groups keysift_key_groups;
+KEYSIFT_API keysift_key_groups* keysift_key_groups_new(int32_t always);
+KEYSIFT_API void keysift_key_groups_free(keysift_key_groups* groups);
+
 /* Each structure is defined by a list of its fields. keysift_layout() reports sizes and offsets from the same lists. */
 #define KEYSIFT_FIELD(type, name) type name;
 #define KEYSIFT_STRUCT(name, FIELDS) \
@@ -95,7 +102,8 @@ KEYSIFT_STRUCT(keysift_segment, KEYSIFT_SEGMENT_FIELDS);
   F(const float*, window) /* (tiles) > 0 or +inf: sets the rotation */                       \
   F(const float*, effective_window) /* (tiles) > 0 or +inf: sets the Softmask; NULL: the window */      \
   F(const float*, acceptance) /* (tiles) in (0, 1] */                                        \
-  F(float, w_th) /* windows from here on are not rotated; 256 in the paper */
+  F(float, w_th) /* windows from here on are not rotated; 256 in the paper */                \
+  F(struct keysift_key_groups*, groups) /* NULL, or for forward with one segment of one row, and no ring */
 KEYSIFT_STRUCT(keysift_problem, KEYSIFT_PROBLEM_FIELDS);
 
 /* Gradients, overwritten. dwindow is the part through the rotation, deffective_window the part through the Softmask (0 where

@@ -91,26 +91,8 @@ struct ValueRows {
   alignas(64) float inverse[kBlock];
 };
 
-// Reads the lengths of a block's value rows. Whole blocks of fp32 rows stay where they are; others are copied to `buffer`, and
-// rows past the end become zeros.
-template <class S>
-KEYSIFT_INLINE void measure_values(const S& shape, const keysift_problem& p, const keysift_segment& segment, int64_t kv,
-                                   int64_t block_key, int key_count, float* buffer, ValueRows* values) {
-  const int64_t pad = shape.value_pad();
-  const int64_t first = key_row(p, segment, kv, block_key);
-  const bool contiguous = !p.ring || key_row(p, segment, kv, block_key + key_count - 1) - first == key_count - 1;
-  if (p.dtype == KEYSIFT_F32 && pad == shape.value() && key_count == kBlock && contiguous) {
-    values->rows = reinterpret_cast<const float*>(row_of(p.v, p.dtype, segment.row, kv, first));
-    values->stride = p.v.row_stride;
-  } else {
-    for (int j = 0; j < key_count; ++j) {
-      const int64_t row = key_row(p, segment, kv, block_key + j);
-      read_row(row_of(p.v, p.dtype, segment.row, kv, row), p.dtype, shape.value(), pad, buffer + j * pad);
-    }
-    memset(buffer + key_count * pad, 0, static_cast<size_t>((kBlock - key_count) * pad) * 4);
-    values->rows = buffer;
-    values->stride = pad;
-  }
+// Reads the lengths of kBlock rows.
+KEYSIFT_INLINE void measure_rows(int64_t pad, ValueRows* values) {
   values->non_finite = 0;
   constexpr float kLeast = static_cast<float>(kUnitEps * kUnitEps);
   for (int j = 0; j < kBlock; j += kLanes) {
@@ -134,6 +116,29 @@ KEYSIFT_INLINE void measure_values(const S& shape, const keysift_problem& p, con
       values->inverse[j + l] = static_cast<float>(inverse);
     }
   }
+}
+
+// Reads the lengths of a block's value rows. Whole blocks of fp32 rows stay where they are; others are copied to `buffer`, and
+// rows past the end become zeros.
+template <class S>
+KEYSIFT_INLINE void measure_values(const S& shape, const keysift_problem& p, const keysift_segment& segment, int64_t kv,
+                                   int64_t block_key, int key_count, float* buffer, ValueRows* values) {
+  const int64_t pad = shape.value_pad();
+  const int64_t first = key_row(p, segment, kv, block_key);
+  const bool contiguous = !p.ring || key_row(p, segment, kv, block_key + key_count - 1) - first == key_count - 1;
+  if (p.dtype == KEYSIFT_F32 && pad == shape.value() && key_count == kBlock && contiguous) {
+    values->rows = reinterpret_cast<const float*>(row_of(p.v, p.dtype, segment.row, kv, first));
+    values->stride = p.v.row_stride;
+  } else {
+    for (int j = 0; j < key_count; ++j) {
+      const int64_t row = key_row(p, segment, kv, block_key + j);
+      read_row(row_of(p.v, p.dtype, segment.row, kv, row), p.dtype, shape.value(), pad, buffer + j * pad);
+    }
+    memset(buffer + key_count * pad, 0, static_cast<size_t>((kBlock - key_count) * pad) * 4);
+    values->rows = buffer;
+    values->stride = pad;
+  }
+  measure_rows(pad, values);
 }
 
 // One bit for each of these keys of a block whose value row is not finite. `row` is a buffer for one row.

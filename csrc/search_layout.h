@@ -60,6 +60,9 @@ constexpr int64_t kShareUnit = 1 << 20;
 
 constexpr int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
+// Rounding errors of a score in fp32, and of the bounds themselves, with room to spare.
+inline double score_slack(int64_t key_width) { return static_cast<double>(key_width + 16) * 0x1p-23; }
+
 // The error of a sketch is stored in multiples of this: the largest possible one is 254 of them.
 inline double sketch_error_unit(int64_t key_width) {
   return __builtin_sqrt(static_cast<double>(key_width)) / static_cast<double>(2 * kSketchScale) / 253.0;

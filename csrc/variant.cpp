@@ -16,7 +16,8 @@ int64_t padded(int64_t width) { return Shape<0, 0>::pad(width); }
 template <class S>
 ScreeningKernels screening_of() {
   return {padded,       forward_scratch<S>, forward<S>,      backward_scratch<S>, backward<S>,
-          finish_dq<S>, finish_scratch<S>,  gate_scratch<S>, gate_backward<S>};
+          finish_dq<S>, finish_scratch<S>,  unit_keys<S>,    unit_queries<S>,     gate_scratch<S>,
+          gate_backward<S>};
 }
 
 ScreeningKernels screening(int64_t key_width, int64_t value_width) {

@@ -163,6 +163,23 @@ def test_crops_beams_and_threads_do_not_change_the_result() -> None:
         assert torch.equal(results[search, threads], results["scan", 1]), (search, threads)
 
 
+def test_one_key_in_memory_that_held_many() -> None:
+    model = one_tile(0.4, 1e12)
+    keys = draw_keys("clusters", 2 * EPOCH, 16, torch.Generator().manual_seed(6))
+    keys[0] = torch.from_numpy(query(model, 1)).float()  # accepted
+    results = {}
+    for search in (*WAYS, "moments"):
+        cache = cache_of(model, search, keys)  # type: ignore[arg-type]
+        decode(model, cache, [2])
+        cache.crop(2 * EPOCH)  # of 2 * EPOCH + 1 tokens
+        results[search] = decode(model, cache, [1, 3, 1])
+        assert state(cache)[VISIBLE] == 4
+        assert state(cache)[ACCEPTED] >= 2
+        torch.testing.assert_close(results[search], results["scan"], rtol=1e-6, atol=1e-6)
+        if search != "moments":
+            assert torch.equal(results[search], results["scan"])
+
+
 def boundary_keys(q: np.ndarray, threshold: float, count: int, seed: int) -> np.ndarray:
     """Unit keys whose score with q is within 1e-6 of the threshold."""
     random = np.random.default_rng(seed)

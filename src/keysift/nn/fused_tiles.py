@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from keysift.kernels.attend import Choice
+from keysift.kernels.cpu.key_groups import KeyGroups
 from keysift.kernels.cpu.linear import linear_into
 from keysift.kernels.positions import Positions
 from keysift.kernels.scalars import Scalars
@@ -25,6 +26,7 @@ from keysift.kernels.tiles import NAME, explain_tiles, make_tile_call, run_tiles
 from keysift.kernels.transforms import can_inspect_values
 from keysift.mechanisms.spec import Mechanism, Site
 from keysift.nn.cache import AttentionContext
+from keysift.nn.inference import Search
 from keysift.nn.layer_cache import LayerCache
 from keysift.nn.projection import is_plain, join_projections, split
 from keysift.nn.scalars import MechanismScalars
@@ -53,12 +55,14 @@ class FusedTiles:
         scale_H = self.s_O.float().exp()
         past = None if fills else self._past(x_BTD, context.positions, scalars)
         if past is not None:
-            return self._long_rows(x_BTD, scalars, scale_H, past)
+            return self._long_rows(x_BTD, scalars, scale_H, past, context.inference.search)
         if fills or not can_inspect_values() or x_BTD.shape[0] * x_BTD.shape[1] <= PIECE:
             projected = join_projections(self.inputs, x_BTD.shape[0] * x_BTD.shape[1])(x_BTD)
             if layer_cache is not None:
                 self._fill(layer_cache, projected, context)
-            return self._output(projected, scalars, scale_H, context.positions)
+            one_row = fills and x_BTD.shape[0] == 1 and _counts_on(context.positions)
+            groups = _key_groups(context.inference.search, x_BTD) if one_row else None
+            return self._output(projected, scalars, scale_H, context.positions, groups)
         project = join_projections(self.inputs, x_BTD.shape[0] * x_BTD.shape[1])
         rows = max(1, PIECE // x_BTD.shape[1])
         pieces = [
@@ -84,11 +88,25 @@ class FusedTiles:
         layer_cache.check_finite(new)
         layer_cache.extend(new, context.update)
 
-    def _output(self, projected_BSX: Tensor, scalars: Scalars, scale_H: Tensor, positions: Positions) -> Tensor:
-        gated_BTY = self._gated(projected_BSX, scalars, scale_H, positions)
+    def _output(
+        self,
+        projected_BSX: Tensor,
+        scalars: Scalars,
+        scale_H: Tensor,
+        positions: Positions,
+        groups: KeyGroups | None = None,
+    ) -> Tensor:
+        gated_BTY = self._gated(projected_BSX, scalars, scale_H, positions, groups)
         return join_projections([self.output], gated_BTY.shape[0] * gated_BTY.shape[1])(gated_BTY)
 
-    def _gated(self, projected_BSX: Tensor, scalars: Scalars, scale_H: Tensor, positions: Positions) -> Tensor:
+    def _gated(
+        self,
+        projected_BSX: Tensor,
+        scalars: Scalars,
+        scale_H: Tensor,
+        positions: Positions,
+        groups: KeyGroups | None = None,
+    ) -> Tensor:
         """Input of the output projection."""
         call = make_tile_call(
             self.mechanism,
@@ -98,6 +116,7 @@ class FusedTiles:
             scalars=scalars,
             scale_H=scale_H,
             positions=positions,
+            groups=groups,
         )
         return run_tiles(call)
 
@@ -108,12 +127,12 @@ class FusedTiles:
         if not can_inspect_values() or tokens < 2 * CUT or torch.is_grad_enabled():
             return None
         plain = all(map(is_plain, (*self.inputs, self.output))) and not torch.is_autocast_enabled("cpu")
-        if not plain or x_BTD.device.type != "cpu" or not positions.consecutive or positions.offset != 0:
+        if not plain or x_BTD.device.type != "cpu" or not _counts_on(positions):
             return None
         longest = torch.as_tensor(scalars.get("effective_window", math.inf)).max()
         return int(min(float(tokens), math.ceil(longest) if longest.isfinite() else tokens))
 
-    def _long_rows(self, x_BTD: Tensor, scalars: Scalars, scale_H: Tensor, past: int) -> Tensor:
+    def _long_rows(self, x_BTD: Tensor, scalars: Scalars, scale_H: Tensor, past: int, search: Search) -> Tensor:
         """Row by row and piece by piece. `work` holds the projections of `past` tokens and of a piece."""
         tokens = x_BTD.shape[1]
         weight_XD = torch.cat([module.weight for module in self.inputs])  # type: ignore[misc]
@@ -127,19 +146,32 @@ class FusedTiles:
         dx_BTD = torch.empty_like(x_BTD)
         for row, dx_row in zip(x_BTD, dx_BTD, strict=True):
             held = 0  # earlier tokens in `work`
+            groups = _key_groups(search, x_BTD) if keeps_all else None
             for start in range(0, tokens, step):
                 piece = row[start : start + step]
                 end = held + len(piece)
                 linear_into(piece, weight_XD, work_SX[held:end])
                 first = max(0, held - past)
                 positions = Positions.counted(len(piece), end - first)
-                gated = self._gated(work_SX[None, first:end], scalars, scale_H, positions)
+                gated = self._gated(work_SX[None, first:end], scalars, scale_H, positions, groups)
                 linear_into(gated[0], output_DY, dx_row[start : start + step])
                 held = end
                 if not keeps_all:
                     held = min(past, end)
                     work_SX[:held, keys_and_values] = work_SX[end - held : end, keys_and_values]
         return dx_BTD
+
+
+def _counts_on(positions: Positions) -> bool:
+    """Whether every row is one text from its first token on."""
+    return positions.consecutive and positions.offset == 0
+
+
+def _key_groups(search: Search, x_BTD: Tensor) -> KeyGroups | None:
+    """Groups for the keys of a row, or None where they are scanned. The kernel has no sketches and no moments here."""
+    if search not in ("auto", "groups") or x_BTD.shape[1] < 2 * CUT:
+        return None
+    return KeyGroups(always=search == "groups")
 
 
 def _is_first_call(context: AttentionContext) -> bool:

@@ -26,7 +26,8 @@ class Inference:
     search: Search = "auto"
     """How a decoded token finds the keys that a screening tile with a long window accepts: scan every key, refuse keys
     by a bound, from 8-bit sketches or from groups of keys, or subtract the refused keys from sums over all (moments).
-    All give the same result, moments up to rounding. auto estimates which is fastest."""
+    All give the same result, moments up to rounding. auto estimates which is fastest. A forward pass without gradients
+    uses groups or scans; both give the same result up to rounding."""
 
     def __post_init__(self) -> None:
         if self.expand_windows is not False and not 1 <= self.expand_windows < 2**53:

@@ -56,6 +56,7 @@ class Problem(ctypes.Structure):
         ("offset", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("window", "effective_window", "acceptance")),
         ("w_th", ctypes.c_float),
+        ("groups", ctypes.c_void_p),
     ]
 
 
@@ -217,6 +218,8 @@ FUNCTIONS = {
     "keysift_set_threads": None,
     "keysift_forward": ctypes.c_int,
     "keysift_backward": ctypes.c_int,
+    "keysift_key_groups_new": ctypes.c_void_p,
+    "keysift_key_groups_free": None,
     "keysift_tile_forward": ctypes.c_int,
     "keysift_tile_backward": ctypes.c_int,
     "keysift_sums_forward": ctypes.c_int,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from keysift.kernels.cpu import library, operators, screening
+from keysift.kernels.cpu.key_groups import KeyGroups
 from keysift.kernels.cpu.library import Gate, GateGradients, Gradients, Problem, View
 from keysift.kernels.positions import Positions
 from keysift.kernels.schema import schema
@@ -89,7 +90,7 @@ def run(call: TileCall) -> Tensor:
         assert past == 0, "declined"
         out: Tensor = _tile(*inputs)[0]
         return out
-    return _forward(inputs, for_backward=False, past=past)[0]
+    return _forward(inputs, for_backward=False, past=past, groups=call.groups)[0]
 
 
 def _problem(x: Inputs, past: int = 0) -> tuple[Problem, Gate]:
@@ -109,8 +110,12 @@ def _problem(x: Inputs, past: int = 0) -> tuple[Problem, Gate]:
     return problem, Gate(View.of(g[0]) if x.gated else View(), x.scale.data_ptr())
 
 
-def _forward(x: Inputs, *, for_backward: bool, past: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+def _forward(
+    x: Inputs, *, for_backward: bool, past: int = 0, groups: KeyGroups | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     problem, gate = _problem(x, past)
+    if groups is not None:
+        problem.groups = groups.handle
     b, s, _ = x.projected.shape
     rows = (b, len(x.window), s - past)
     out = torch.empty(b, s - past, rows[1] * x.value_width, dtype=x.projected.dtype)
