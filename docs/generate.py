@@ -133,6 +133,17 @@ def million() -> str:
     return "\n".join(rows)
 
 
+def search() -> str:
+    """Targets and notes of the stored result of `keysift bench search`."""
+    from keysift.bench.tables import summary
+    from keysift.records.bench import read_result
+
+    path = RESULTS / "search.json"
+    if not path.exists():
+        return "No results are stored yet. `keysift bench search --out docs/results/search.json` measures them."
+    return "\n".join(summary(read_result(path)))
+
+
 def plan(*flags: str) -> str:
     """The table of `keysift train --dry-run` for a preset on 64 GPUs."""
     from keysift.cli.main import parse
@@ -168,7 +179,7 @@ def write_all() -> None:
 
 
 if __name__ == "__main__":
-    blocks = {"--index": index, "--versions": versions, "--plan": plan, "--million": million}
+    blocks = {"--index": index, "--versions": versions, "--plan": plan, "--million": million, "--search": search}
     if len(sys.argv) > 1:
         sys.stdout.write(blocks[sys.argv[1]](*sys.argv[2:]) + "\n")
     else:

@@ -55,13 +55,18 @@ COLUMNS = (
 )
 
 
-def markdown(result: Result) -> str:
-    """Tables of targets, machine and all rows."""
+def summary(result: Result) -> list[str]:
+    """Lines of the table of targets, and of the notes."""
     lines = []
     if result.targets:
         rows = ((target.name, *measured(target), f"**{verdict(target)}**") for target in result.targets)
         lines += [*_table(("target", "measured", "required", ""), rows), ""]
-    lines += [f"- {note}" for note in result.notes]
+    return [*lines, *(f"- {note}" for note in result.notes)]
+
+
+def markdown(result: Result) -> str:
+    """Tables of targets, machine and all rows."""
+    lines = [*summary(result)]
     lines += ["", *_table(("machine", ""), _machine(result)), ""]
     columns = [column for column in COLUMNS if any(column.of(row) for row in result.rows)]
     heads = tuple(column.head for column in columns)
