@@ -93,7 +93,7 @@ void run(const Case& c) {
   std::vector<double> dwindow(tiles), deffective_window(tiles), dacceptance(tiles);
   const keysift_problem problem{c.batch, c.tiles, c.kv_tiles, c.queries, c.keys, c.key_width, c.value_width, c.dtype, c.flags,
                                 q.view, k.view, v.view, nullptr, nullptr, segments.data(), c.segments ? 3 : -1, c.keys - c.queries,
-                                window.data(), nullptr, acceptance.data(), 256.0f};
+                                window.data(), nullptr, acceptance.data(), 256.0f, nullptr};
   const keysift_gradients gradients{dq.view, dk.view, dv.view, dwindow.data(), deffective_window.data(), dacceptance.data()};
   expect(keysift_forward(&problem, &u.view, nullptr, nullptr), "forward without gradients");
   expect(keysift_forward(&problem, &u.view, norm.data(), h.data()), "forward");
@@ -116,6 +116,31 @@ void run(const Case& c) {
   expect(keysift_backward(&problem, nullptr, norm.data(), h.data(), &du.view, &gradients), "backward from h");
 }
 
+// The last queries of a long row whose keys are grouped, when it had fewer keys and when it has all.
+int64_t run_groups() {
+  int64_t count = 0;
+  for (int32_t dtype : {KEYSIFT_F32, KEYSIFT_BF16, KEYSIFT_F16}) {
+    for (float window : {34000.0f, INFINITY}) {
+      std::mt19937 random(7);
+      const int64_t queries = 700, keys = 3 * 16384 + 20;
+      Buffer q(1, 2, queries, 5, dtype), k(1, 1, keys, 5, dtype), v(1, 1, keys, 7, dtype), u(1, 2, queries, 7, dtype);
+      fill(&q, dtype, &random, 0.7f);
+      fill(&k, dtype, &random, 0.7f);
+      fill(&v, dtype, &random, 0.0f);
+      const std::vector<float> windows(2, window), acceptance(2, 0.2f);
+      keysift_key_groups* groups = keysift_key_groups_new(1);
+      for (int64_t part : {keys - 16384, keys}) {
+        const keysift_problem problem{1, 2, 1, queries, part, 5, 7, dtype, 0, q.view, k.view, v.view, nullptr, nullptr, nullptr, -1,
+                                      part - queries, windows.data(), nullptr, acceptance.data(), 256.0f, groups};
+        expect(keysift_forward(&problem, &u.view, nullptr, nullptr), "forward with groups");
+        ++count;
+      }
+      keysift_key_groups_free(groups);
+    }
+  }
+  return count;
+}
+
 // The same for gated tiles, with every part of a projection in one buffer, as a layer lays them out.
 void run_tile(const Case& c, bool gated) {
   std::mt19937 random(7);
@@ -133,7 +158,7 @@ void run_tile(const Case& c, bool gated) {
   const keysift_problem problem{c.batch, c.tiles, c.tiles, c.queries, c.queries, c.key_width, c.value_width, c.dtype, c.flags,
                                 part(&projected, 0, c.key_width, channels), part(&projected, k, c.key_width, channels),
                                 part(&projected, v, c.value_width, channels), nullptr, nullptr, &segment, c.segments ? 1 : -1, 0,
-                                window.data(), nullptr, acceptance.data(), 256.0f};
+                                window.data(), nullptr, acceptance.data(), 256.0f, nullptr};
   const keysift_view none{nullptr, 0, 0, 0};
   const keysift_gate gate{gated ? part(&projected, g, c.value_width, channels) : none, scale.data()};
   const size_t rows = static_cast<size_t>(c.batch * c.tiles * c.queries);
@@ -417,6 +442,6 @@ int main(int arguments, char** argument) {
   }
   run({1, 1, 1, 70, 70, 1, 1, KEYSIFT_F32, KEYSIFT_NO_ROTATION | KEYSIFT_NO_TANH, 30.0f, 0.9f, false});
   count += sums.finish("sums") + sticks.finish("sticks") + screening.finish("screening") + tiles.finish("tiles");
-  count += run_decodes() + run_searches();
+  count += run_decodes() + run_searches() + run_groups();
   std::printf("%s: %lld cases\n", keysift_isa(), static_cast<long long>(count));
 }
