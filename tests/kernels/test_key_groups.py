@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from keysift.core.errors import UnsupportedError
 from keysift.kernels.attend import attend
 from keysift.kernels.cpu import library
 from keysift.kernels.cpu.key_groups import KeyGroups
@@ -19,6 +20,7 @@ from keysift.mechanisms.spec import Site
 from keysift.nn.inference import Inference
 from tests.machine import needs_kernel
 from tests.models.test_search import draw_keys, one_tile
+from tests.refusals import refuses
 
 pytestmark = needs_kernel
 EPOCH, QUERIES = 16_384, 600
@@ -175,5 +177,5 @@ def test_a_model_groups_keys_in_its_forward_pass_and_when_it_fills_a_cache() -> 
 def test_groups_of_a_batch_are_refused() -> None:
     x = drawn("random", 0.4, "infinite", tiles=1)
     x["projected"] = x["projected"].expand(2, -1, -1)
-    with pytest.raises(Exception, match="groups are of one segment of one row, but batch is 2"):
+    with refuses("groups are of one segment of one row, but batch is 2", UnsupportedError):
         run(x, KeyGroups(always=True))

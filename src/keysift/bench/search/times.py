@@ -108,10 +108,10 @@ def measure(sizes: Sizes, *, command: str, log: Log) -> Result:
         f"missed keys among {sizes.pairs:,} with scores within 1e-6 of the threshold, by any way of search, all dtypes"
     )
     results.targets.append(at_most(name, missed, 0.0, full_size=full))
-    for target in results.targets:
-        if target.met is False:
-            reason = next((reason for part, reason in REASONS.items() if part in target.name), "no known reason")
-            results.notes.append(f"missed, {target.name}: {reason}")
+    for checked in results.targets:
+        if checked.met is False:
+            reason = next((reason for part, reason in REASONS.items() if part in checked.name), "no known reason")
+            results.notes.append(f"missed, {checked.name}: {reason}")
     return results.result("search", command)
 
 
