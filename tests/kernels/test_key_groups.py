@@ -60,7 +60,7 @@ def run(x: dict[str, Tensor], groups: KeyGroups | None, *, keys: int = KEYS, que
         scalars={name: x[name] for name in ("window", "effective_window", "acceptance")},
         scale_H=x["scale"],
         positions=Positions.counted(queries, keys),
-        groups=groups,
+        groups=None if groups is None else groups.handle,
     )
     with torch.no_grad():
         return run_tiles(call)

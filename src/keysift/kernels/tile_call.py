@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from keysift.kernels.cpu.key_groups import KeyGroups
 from keysift.kernels.positions import Positions
 from keysift.mechanisms.spec import Mechanism
 
@@ -21,7 +20,8 @@ class TileCall:
     scalars    of the mechanism, aligned as in `Call`
     scale      H
     positions  of S keys and of T queries, which are the last T tokens; earlier tokens are keys only (no gradients then)
-    groups     of the keys, for one row without gradients whose keys are all in `projected`; None: every key is scanned
+    groups     handle of kernels/cpu/key_groups.py, for one row without gradients whose keys are all in `projected`;
+               None: every key is scanned
     """
 
     mechanism: Mechanism
@@ -32,7 +32,7 @@ class TileCall:
     scalars: Mapping[str, Tensor]
     scale: Tensor
     positions: Positions
-    groups: KeyGroups | None = None
+    groups: int | None = None
 
     @property
     def value_width(self) -> int:

@@ -10,7 +10,6 @@ from keysift.kernels import attend
 from keysift.kernels.attend import Choice
 from keysift.kernels.cpu import library
 from keysift.kernels.cpu import tile as cpu_tile
-from keysift.kernels.cpu.key_groups import KeyGroups
 from keysift.kernels.positions import Positions
 from keysift.kernels.scalars import AlignedScalars, Scalars, accumulation_dtype, align_scalars
 from keysift.kernels.tile_call import TileCall
@@ -29,7 +28,7 @@ def make_tile_call(
     scalars: Scalars,
     scale_H: Tensor,
     positions: Positions,
-    groups: KeyGroups | None = None,
+    groups: int | None = None,
 ) -> TileCall:
     """Check the scalars and the positions, and return the arguments of a layer's tiles."""
     b, s, _ = projected_BSX.shape

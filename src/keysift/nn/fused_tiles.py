@@ -116,7 +116,7 @@ class FusedTiles:
             scalars=scalars,
             scale_H=scale_H,
             positions=positions,
-            groups=groups,
+            groups=None if groups is None else groups.handle,
         )
         return run_tiles(call)
 

@@ -15,5 +15,5 @@ class KeyGroups:
     def __init__(self, *, always: bool) -> None:
         loaded = library.load()
         # None if there is no memory: the kernel then scans.
-        self.handle = loaded.keysift_key_groups_new(ctypes.c_int32(always))
+        self.handle: int | None = loaded.keysift_key_groups_new(ctypes.c_int32(always))
         weakref.finalize(self, loaded.keysift_key_groups_free, ctypes.c_void_p(self.handle))

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from keysift.kernels.cpu import library, operators, screening
-from keysift.kernels.cpu.key_groups import KeyGroups
 from keysift.kernels.cpu.library import Gate, GateGradients, Gradients, Problem, View
 from keysift.kernels.positions import Positions
 from keysift.kernels.schema import schema
@@ -111,11 +110,10 @@ def _problem(x: Inputs, past: int = 0) -> tuple[Problem, Gate]:
 
 
 def _forward(
-    x: Inputs, *, for_backward: bool, past: int = 0, groups: KeyGroups | None = None
+    x: Inputs, *, for_backward: bool, past: int = 0, groups: int | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     problem, gate = _problem(x, past)
-    if groups is not None:
-        problem.groups = groups.handle
+    problem.groups = groups
     b, s, _ = x.projected.shape
     rows = (b, len(x.window), s - past)
     out = torch.empty(b, s - past, rows[1] * x.value_width, dtype=x.projected.dtype)
