@@ -9,6 +9,7 @@ import torch
 from keysift.kernels.attend import attend
 from keysift.kernels.weigh import weigh
 from keysift.mechanisms import find, screening
+from keysift.mechanisms.rules import AboveMean
 from keysift.mechanisms.stick_breaking import variant
 
 SCORES = [2.0, 1.0, 0.5, -1.0]
@@ -91,6 +92,21 @@ def test_formulas_of_cosines(name: str, scalars: dict[str, float], scores: list[
     unbounded = dataclasses.replace(find(name), name=f"unbounded_{name}", cosine_scores=False)
     x, y = (torch.tensor(row[: len(scores)], dtype=torch.float64) for row in (scores, SECOND_SCORES))
     assert weigh(unbounded, x, second=y, scalars=scalars).tolist() == pytest.approx(expected, abs=6e-7)
+
+
+def nothing(count: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(count)
+
+
+def test_lssar_without_its_offset() -> None:
+    """The shares of softplus that LSSAR reweights (LSSA)."""
+    lssar = find("lssar")
+    assert isinstance(lssar.rule, AboveMean)
+    rule = dataclasses.replace(lssar.rule, offset=nothing)
+    shares = dataclasses.replace(lssar, name="lssa", rule=rule, cosine_scores=False)
+    given = {"width": math.exp(1 / math.log(4)), "power": 1.0}
+    weights = weigh(shares, torch.tensor(SCORES, dtype=torch.float64), scalars=given)
+    assert weights.tolist() == pytest.approx([0.449903, 0.277790, 0.206044, 0.066263], abs=6e-7)
 
 
 def test_rest_of_stick_breaking() -> None:
