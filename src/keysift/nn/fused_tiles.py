@@ -60,7 +60,7 @@ class FusedTiles:
             projected = join_projections(self.inputs, x_BTD.shape[0] * x_BTD.shape[1])(x_BTD)
             if layer_cache is not None:
                 self._fill(layer_cache, projected, context)
-            one_row = fills and x_BTD.shape[0] == 1 and _counts_on(context.positions)
+            one_row = fills and can_inspect_values() and x_BTD.shape[0] == 1 and _counts_on(context.positions)
             groups = _key_groups(context.inference.search, x_BTD) if one_row else None
             return self._output(projected, scalars, scale_H, context.positions, groups)
         project = join_projections(self.inputs, x_BTD.shape[0] * x_BTD.shape[1])
