@@ -8,7 +8,7 @@ from evidence.claims.latency import STATEMENT, faster_at_longest, latency_tables
 from evidence.claims.progress import unless_unfinished
 from evidence.claims.rules import RULES, corrected
 from evidence.claims.verdict import Verdict
-from evidence.pages import forest, headline, settled, tiles
+from evidence.pages import books, forest, headline, settled, tiles
 from evidence.pages.figures import draw
 from evidence.pages.tables import measurement_tables
 from evidence.records import RunRecord, read_records
@@ -40,6 +40,7 @@ AFTER_TABLE = """
 Pages about pretrained models: [published claims about attention](lens/README.md),
 [a Transformer and a Multiscreen side by side](lens-side-by-side/README.md) and
 [other mechanisms in pretrained weights](retrofit/README.md).
+[Text models trained on books](books/README.md) are shipped in `checkpoints/`.
 
 ## Run a study
 
@@ -64,7 +65,7 @@ def render(root: Path = ROOT) -> dict[str, str]:
     figures = f"\n![Effect and 95% interval of each question]({FOREST})\n" if plot else ""
     text = f"{INTRODUCTION}{figures}\n{table(studies)}{settled.section()}{AFTER_TABLE}"
     files = {"headline.svg": headline.figure(), "README.md": text} | ({FOREST: plot} if plot else {})
-    files |= tiles.render(root)
+    files |= tiles.render(root) | books.render(root)
     for study in studies:
         files |= {f"{study.name}/{name}": text for name, text in render_study(study, decided[study.name]).items()}
     return files
