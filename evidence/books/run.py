@@ -45,7 +45,7 @@ BEYOND = {
 }
 PIECE = 100_000  # bytes of a held-out document; loss by position needs many documents of 16 times the training length
 LENGTH = 18_432  # 16 times the training length, and the positions over which the last point averages
-DOCUMENTS = 24
+DOCUMENTS = 8
 PROMPT, SAMPLE_TOKENS = "It was", 600
 
 
@@ -127,7 +127,7 @@ def measure(name: str, work: Path) -> None:
     """Bits per byte and loss by position on the held-out books, and a sample, of the shipped model."""
     shipped, held_out = f"checkpoints/{name}", str(work / "books" / "held_out")
     steps = {
-        f"{name}-loss.json": ["eval", "loss", shipped, "--text", held_out, "--tokens", "1000000", "--json"],
+        f"{name}-loss.json": ["eval", "loss", shipped, "--text", held_out, "--tokens", "100000", "--json"],
         f"{name}-positions.json": [
             *("eval", "positions", shipped, "--text", held_out, "--length", str(LENGTH)),
             *("--documents", str(DOCUMENTS), *BEYOND[name], "--json"),

@@ -17,9 +17,8 @@ from keysift.web.shared.chart import Axis, Line, chart, svg_file
 FOLDER = "books"
 INTRODUCTION = """# Text models trained on books
 
-A Multiscreen and a Transformer of about the same number of parameters, trained on the same stream of bytes from
-six public-domain books, one seed each, one learning rate each. They are in `checkpoints/`, in fp16, and are there to be
-looked at and searched in: two runs decide no claim. Two books were held out.
+Models trained on the bytes of six public-domain books, with one seed and one learning rate each. They are in
+`checkpoints/`, in fp16, to be looked at and searched in; they decide no claim. Two books were held out.
 
 ```sh
 keysift generate checkpoints/books-multiscreen --prompt "It was"
