@@ -75,7 +75,7 @@ KEYSIFT_INLINE void row_products(const typename Elements<Dtype>::type* matrix, i
                                  int64_t x_stride, vf (&out)[Batch], vf* squares) {
   typedef Elements<Dtype> E;
   constexpr int kChains = Batch == 4 ? 1 : 2;  // independent sums, so that a sum need not wait for the one before
-  const int64_t ahead = Dtype == KEYSIFT_BF16 ? kPrefetchBytes : prefetch_bytes;
+  const int64_t ahead = Dtype == KEYSIFT_F32 ? prefetch_bytes : kPrefetchBytes;
   vf partial[Batch][kLanes], partial_squares[kLanes];
   const int64_t even = width / (kChains * kLanes) * (kChains * kLanes);
   for (int r = 0; r < kLanes; ++r) {
