@@ -14,6 +14,7 @@ from keysift.core.errors import DisagreementError, UnsupportedError
 from keysift.hub.llama import TransformersLlama
 from keysift.models.architecture import TransformerArch
 from keysift.models.registry import build, configure
+from keysift.nn.decode_step import through_modules
 from keysift.runs import machine
 from tests.refusals import refuses
 
@@ -43,6 +44,13 @@ def test_bench_decode_compares_each_dtype_with_transformers(
     assert [row["against"] for row in rows] == [f"transformers in {name}" for name in ("fp32", "bf16", "fp16")]
     assert all(row["tokens_per_s"] > 0 and row["read_share"] > 0 for row in rows)
     assert [target["target"] for target in result["targets"][:6]] == [2.5, 0.7, 4.0, 0.7, 4.0, 0.7]
+
+
+def test_parts_of_a_token_without_the_library() -> None:
+    with through_modules():
+        parts = llama.time_parts(llama.OurText(llama.build_model(TINY, torch.float32)), TINY)
+    assert parts["library"] == 0
+    assert 0 < parts["largest"] < parts["token"]
 
 
 def test_a_peer_with_other_logits_is_not_timed() -> None:
