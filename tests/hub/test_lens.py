@@ -26,7 +26,7 @@ def test_inspecting_several_texts(family: str) -> None:
     record = inspect(model, TEXTS, batch=2)
     for text in record.texts:
         ids = torch.tensor([model.encode(TEXTS[text.name])])
-        assert text.loss == pytest.approx(float(model.model(ids, labels=ids).loss), rel=1e-4)
+        assert text.loss == pytest.approx(float(model.model(ids, labels=ids).loss.detach()), rel=1e-4)
     assert [len(maps.heads) for maps in record.maps] == [8, 8]
     assert all(head.values["row_mass"] == pytest.approx(1, abs=1e-5) for head in record.heads)
     assert 3 <= len(record.story) <= 5
