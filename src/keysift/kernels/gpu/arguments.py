@@ -59,6 +59,7 @@ class Shape(NamedTuple):
     N: Any  # keys of a block
     GROUP: Any
     PRECISION: Any
+    PART: Any  # channels of values that `row_products` reads at once
     ROTATES: Any = None
     TANH: Any = None
     KIND: Any = None  # of sums

@@ -14,12 +14,14 @@ from torch import Tensor
 from keysift.kernels.backend import Code, Unavailable
 from keysift.kernels.call import Call
 from keysift.kernels.cpu import operators
-from keysift.kernels.gpu.configurations import DTYPES, WIDTHS, padded
+from keysift.kernels.gpu.configurations import DTYPES, MOST_THREADS, SMALLEST_BLOCK, WIDTHS, padded
 
 DEVICE_TYPES = ["cuda"]  # torch names ROCm devices cuda as well. Tests add cpu, for Triton's interpreter.
 LARGEST_LENGTH = 1 << 30  # so that sums of two lengths fit into int32
 LARGEST_GRID = 65_535  # of the axis that counts heads
-LARGEST_ROWS = 1 << 29  # of all heads: the kernels `lengths` start 8 threads per row, and HIP starts fewer than 2^32
+# HIP starts fewer than 2^32 threads along an axis.
+LARGEST_ROWS = 1 << 29  # of all heads: the kernels `lengths` start 8 threads per row
+LARGEST_BLOCKS = (1 << 32) // MOST_THREADS  # of tokens, in all batch rows: one program each
 
 _missing: list[Unavailable | None] = []
 _failures: dict[tuple[object, ...], str | None] = {}
@@ -47,8 +49,9 @@ def unsupported_tensor(q: Tensor) -> str | None:
     return None if q.dtype in DTYPES else f"{q.dtype} is not supported"
 
 
-def unsupported_sizes(q: Tensor, v: Tensor) -> str | None:
-    """Reason why the kernels do not support the sizes of q and v, or None."""
+def unsupported_sizes(call: Call) -> str | None:
+    """Reason why the kernels do not support the sizes of a call, or None."""
+    q, v, segments = call.q, call.v, call.positions.segments
     if padded(q.shape[3], v.shape[3]) is None:
         largest = "{} and value widths up to {}".format(*WIDTHS[-1])
         return f"it supports key widths up to {largest}, not {q.shape[3]} and {v.shape[3]}"
@@ -56,7 +59,11 @@ def unsupported_sizes(q: Tensor, v: Tensor) -> str | None:
         return f"it supports {LARGEST_LENGTH} queries and keys, not {max(q.shape[2], v.shape[2])}"
     if q.shape[1] > LARGEST_GRID:
         return f"it supports {LARGEST_GRID} heads, not {q.shape[1]}"
-    rows = q.shape[0] * q.shape[1] * max(q.shape[2], v.shape[2])
+    tokens = q.shape[0] * max(q.shape[2], v.shape[2])
+    blocks = tokens // SMALLEST_BLOCK + (q.shape[0] if segments is None else len(segments))
+    if blocks >= LARGEST_BLOCKS:
+        return f"it supports fewer than {LARGEST_BLOCKS} blocks of {SMALLEST_BLOCK} tokens, not {blocks}"
+    rows = tokens * q.shape[1]
     return f"it supports fewer than {LARGEST_ROWS} rows of all heads, not {rows}" if rows >= LARGEST_ROWS else None
 
 
@@ -67,7 +74,7 @@ def declines(call: Call, return_weights: bool, probe: Probe) -> str | None:
     """Reason why the kernels cannot run the call, or None. `probe` compiles and runs them on a small problem."""
     reason = operators.declines(call, return_weights, unsupported_tensor)
     if reason is None:
-        reason = unsupported_sizes(call.q, call.v)
+        reason = unsupported_sizes(call)
     return failure(call.q, call.q.shape[3], call.v.shape[3], probe) if reason is None else reason
 
 

@@ -74,18 +74,22 @@ def show(path: Path) -> str:
     lines = table_head("kernel", "dtype", "widths", "block", *devices)
     for kernel, dtype, widths in dict.fromkeys((row["kernel"], row["dtype"], row["widths"]) for row in rows):
         found = [cells.get((device, kernel, dtype, widths)) for device in devices]
-        shape = next(row for row in found if row is not None)
-        block = f"{shape['queries']} x {shape['keys']}, {shape['warps']} warps"
-        lines.append(table_row(kernel, dtype, widths.replace(" ", ", "), block, *map(_cell, found)))
+        block = _block(next(row for row in found if row is not None))
+        lines.append(table_row(kernel, dtype, widths.replace(" ", ", "), block, *(_cell(row, block) for row in found)))
     return "\n".join(lines)
 
 
-def _cell(row: Row | None) -> str:
+def _block(row: Row) -> str:
+    return f"{row['queries']} x {row['keys']}, {row['warps']} warps"
+
+
+def _cell(row: Row | None, block: str) -> str:
     if row is None:
         return "not compiled"
+    own = "" if _block(row) == block else f"{_block(row)}: "
     spilled = f", **{row['local_bytes']} spilled**" if row["local_bytes"] else ""
     shared = f"{row['shared_bytes'] / 1024:.0f} KB"
-    return f"{row['registers']} reg{spilled}, {shared}, {row['matrix']} of {row['instructions']}"
+    return f"{own}{row['registers']} reg{spilled}, {shared}, {row['matrix']} of {row['instructions']}"
 
 
 def main(arguments: list[str]) -> None:

@@ -48,7 +48,7 @@ class Problem(NamedTuple):
         pad_k, pad_v = self.pads
         group = self.q.shape[1] // self.k.shape[1]
         sizes = (self.q.shape[3], self.v.shape[3], pad_k, pad_v, config.queries, config.keys, group)
-        steps = (device.precision(self.q), self.rotates, self.tanh)
+        steps = (device.precision(self.q), configurations.part(pad_v, self.q.dtype), self.rotates, self.tanh)
         return Shape(*map(device.constant, (*sizes, *steps)))
 
 
@@ -82,10 +82,10 @@ def forward(p: Problem, u: Tensor, saved: Saved, processors: int) -> None:
     b, heads, queries, _ = p.q.shape
     keys, rows = p.k.shape[2], b * heads * queries
     inverse = _rows(p, None)
-    config = configurations.forward(*p.pads, p.q.dtype)
+    config = configurations.forward(*p.pads, p.q.dtype, device.precision(p.q))
     splits = 1
     if _programs(p, config) < processors:
-        config = configurations.split_forward(*p.pads, p.q.dtype)
+        config = configurations.split_forward(*p.pads, p.q.dtype, device.precision(p.q))
         wanted = 2 * processors // max(_programs(p, config), 1)
         splits = max(1, min(wanted, -(-keys // (2 * config.keys))))
     blocks = query_blocks(p.segments, b, queries, config.queries, p.q.device)
@@ -121,7 +121,7 @@ def backward(p: Problem, du: Tensor, u: Tensor, saved: Saved, gradients: Gradien
     keys, groups, rows = p.k.shape[2], p.k.shape[1], b * heads * queries
     inverse = _rows(p, lengths(p.q, p.pads[0]))
     rotated = torch.empty(2, b, heads, queries, dtype=torch.float32, device=p.q.device) if p.rotates else None
-    config = configurations.backward_queries(*p.pads, p.q.dtype)
+    config = configurations.backward_queries(*p.pads, p.q.dtype, device.precision(p.q))
     shape = p.shape(config)
     dh = torch.empty(b, heads, queries, p.v.shape[3], dtype=p.q.dtype, device=p.q.device)
     arguments = (View.of(du), View.of(u), saved, dh, rows, heads, queries)
@@ -135,7 +135,7 @@ def backward(p: Problem, du: Tensor, u: Tensor, saved: Saved, gradients: Gradien
     sizes = (queries, keys, p.offset, blocks.per_row, rows, b * heads * keys)
     device.launch(screening_backward.backward_queries, (blocks.items, heads), (*arguments, *sizes, shape), config)
 
-    config = configurations.backward_keys(*p.pads, p.q.dtype)
+    config = configurations.backward_keys(*p.pads, p.q.dtype, device.precision(p.q))
     blocks = key_blocks(p.segments, b, keys, config.keys, p.q.device)
     sizes_of_keys = (queries, keys, p.offset, blocks.per_row, heads, rows, b * heads * keys)
     arguments = (

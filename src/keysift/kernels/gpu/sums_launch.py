@@ -15,8 +15,10 @@ from keysift.kernels.gpu.device_code import sums
 
 def _shape(x: Inputs, config: Configuration) -> Shape:
     group = x.q.shape[1] // x.k.shape[1]
-    sizes = (x.q.shape[3], x.v.shape[3], *_pads(x), config.queries, config.keys, group, device.precision(x.q))
-    return Shape(*map(device.constant, sizes))._replace(KIND=device.constant(x.kind))
+    pads = _pads(x)
+    sizes = (x.q.shape[3], x.v.shape[3], *pads, config.queries, config.keys, group)
+    steps = (device.precision(x.q), configurations.part(pads[1], x.q.dtype))
+    return Shape(*map(device.constant, (*sizes, *steps)))._replace(KIND=device.constant(x.kind))
 
 
 def _pads(x: Inputs) -> tuple[int, int]:
@@ -31,7 +33,7 @@ def forward(x: Inputs) -> tuple[Tensor, Tensor]:
     new = torch.empty if x.segments is None else torch.zeros
     out = new(b, heads, queries, x.v.shape[3], dtype=torch.float32, device=x.q.device)
     log = new(b, heads, queries, dtype=torch.float32, device=x.q.device)
-    config = configurations.forward(*_pads(x), x.q.dtype)
+    config = configurations.forward(*_pads(x), x.q.dtype, device.precision(x.q))
     blocks = query_blocks(x.segments, b, queries, config.queries, x.q.device)
     views: list[Any] = [View.of(t) for t in (x.q, x.k, x.v)]
     sizes = (queries, x.k.shape[2], x.offset, blocks.per_row, x.window)
@@ -51,12 +53,12 @@ def backward(dout: Tensor, out: Tensor, log: Tensor, x: Inputs) -> tuple[Tensor,
     delta = (dout * out).sum(-1)
     views: list[Any] = [View.of(t) for t in (x.q, x.k, x.v)]
     shared = (*views, x.shift, dout, log, delta)
-    config = configurations.backward_queries(*_pads(x), x.q.dtype)
+    config = configurations.backward_queries(*_pads(x), x.q.dtype, device.precision(x.q))
     blocks = query_blocks(x.segments, b, queries, config.queries, x.q.device)
     sizes = (queries, keys, x.offset, blocks.per_row, x.window)
     arguments = (*shared, View.of(dq), dshift, blocks.table, *sizes, x.scale, _shape(x, config))
     device.launch(sums.backward_queries, (blocks.items, heads), arguments, config)
-    config = configurations.backward_keys(*_pads(x), x.q.dtype)
+    config = configurations.backward_keys(*_pads(x), x.q.dtype, device.precision(x.q))
     blocks = key_blocks(x.segments, b, keys, config.keys, x.q.device)
     sizes_of_keys = (queries, keys, x.offset, blocks.per_row, x.window, heads)
     arguments = (*shared, View.of(dk), View.of(dv), blocks.table, *sizes_of_keys, x.scale, _shape(x, config))

@@ -32,6 +32,7 @@ from keysift.kernels.gpu.device_code.work import (
     load_rows,
     locate,
     pairs,
+    row_products,
     store_rows,
     tile_constants,
     visible_keys,
@@ -97,6 +98,13 @@ def rotated_unit(x, inverse, first, second, channel, shape):
 
 
 @triton.jit
+def scores(a, power, b, shape):
+    """Products of rows, times `power` as in `near_one`, without the channels that are rotated."""
+    FIRST: tl.constexpr = 2 if shape.ROTATES else 0
+    return row_products(a, b, power, a[0].dtype.element_ty, FIRST, shape.K, shape.PAD_K, shape)
+
+
+@triton.jit
 def rotate_back(d, position, rate, channel, shape):
     """Gradient of unit rows from that of rotated ones."""
     if shape.ROTATES:
@@ -139,7 +147,6 @@ def backward_queries(
     i = tl.arange(0, shape.M)
     j = tl.arange(0, shape.N)
     channel = tl.arange(0, shape.PAD_K)
-    value_channel = tl.arange(0, shape.PAD_V)
     here = first + i < count
     token = query + first + i
     at = (row * tl.num_programs(1) + tile) * queries + token
@@ -154,7 +161,8 @@ def backward_queries(
     if shape.ROTATES:
         tl.store(rotated + at, x0, mask=here)
         tl.store(rotated + rows.to(tl.int64) + at, x1, mask=here)
-    x, _, x_inverse = near_one(x, channel, shape)
+    x, unscaled, power = near_one(x, channel, shape)
+    x_inverse = unscaled / power
     channels_row = (row * tl.num_programs(1) + tile) * keys + key
     dx = tl.zeros([shape.M, shape.PAD_K], tl.float32)
     d_acceptance = tl.zeros([shape.M], tl.float32)
@@ -165,19 +173,25 @@ def backward_queries(
         key_at = (block + j).to(tl.int64)
         inside = block + j < key_count
         k_inverse = load_inverse(inverse.k, key_row + key_at, inside)
-        k_rows = load_finite(k_data, (key + key_at) * k.row, inside, k_inverse, channel, shape.K)
+        k_at = (key + key_at) * k.row
         k0, k1 = load_channels(inverse.rotated, channels_row + key_at, key_rows.to(tl.int64), inside, k_inverse, shape)
-        score = tl.dot(x, tl.trans(k_rows), input_precision=shape.PRECISION) * (x_inverse[:, None] * k_inverse[None, :])
+        if shape.PART < shape.PAD_K:
+            q_source = (q.data, places, here & (q_inverse > 0.0))
+            k_source = (k_data, k_at, inside & (k_inverse > 0.0))
+            score = scores(q_source, power, k_source, shape)
+        else:
+            k_rows = load_finite(k_data, k_at, inside, k_inverse, channel, shape.K)
+            score = tl.dot(x, tl.trans(k_rows), input_precision=shape.PRECISION)
+        score *= x_inverse[:, None] * k_inverse[None, :]
         if shape.ROTATES:
             score += x0[:, None] * k0[None, :] + x1[:, None] * k1[None, :]
         visible = pairs(position - block, span, i[:, None], j[None, :], key_count - block)
         t = trimmed(score, inverse_r, visible)
         if tl.max(t) > 0.0:
             v_inverse = load_inverse(inverse.v, key_row + key_at, inside)
-            values = load_finite(v_data, (key + key_at) * v.row, inside, v_inverse, value_channel, shape.V)
-            # Loaded here and not before the loop, where it would occupy registers that the scores need.
-            d = load_rows(dh, at * shape.V, here, value_channel, shape.V)
-            dp = tl.dot(d, tl.trans(values), input_precision=shape.PRECISION) * v_inverse[None, :]
+            values = (v_data, (key + key_at) * v.row, inside & (v_inverse > 0.0))
+            d = (dh, at * shape.V, here)
+            dp = row_products(d, values, None, dh.dtype.element_ty, 0, shape.V, shape.PAD_V, shape) * v_inverse[None, :]
             apart = distances(position - block, i[:, None], j[None, :], visible)
             y = apart * step
             c = half_cosine(y)
@@ -186,6 +200,8 @@ def backward_queries(
             d_reach += tl.sum(dp * t * t * half_sine(y) * c * y, 1)
             if shape.ROTATES:
                 d_angle += tl.sum(ds * apart * (x0[:, None] * k1[None, :] - x1[:, None] * k0[None, :]), 1)
+            if shape.PART < shape.PAD_K:  # read again, after the scores have left their registers
+                k_rows = load_finite(k_data, k_at, inside, k_inverse, channel, shape.K)
             unit = rotated_unit(k_rows, k_inverse, k0, k1, channel, shape)
             dx = tl.dot(ds.to(unit.dtype), unit, dx, input_precision=shape.PRECISION)
     dx = rotate_back(dx * (2.0 * inverse_r), key + position + i, rate, channel, shape)
@@ -201,7 +217,7 @@ def add_queries(block, dv, q_data, q_row, dh, rows_of, apart, rows, segment, con
 
     Scores have keys as rows and queries as columns, so that both products take them as they are.
     """
-    x, x_inverse, k0, k1, v_data, v_at, v_inverse = block
+    x, k_rows, power, x_inverse, k0, k1, v_data, v_at, v_inverse = block
     query, count, key_count, distance, first = segment
     _, span, step, inverse_r = constants
     i = tl.arange(0, shape.M)
@@ -215,21 +231,27 @@ def add_queries(block, dv, q_data, q_row, dh, rows_of, apart, rows, segment, con
         token = query + block_first + i
         base = distance + block_first - first
         q_inverse = load_inverse(rows_of.q, rows + token, here)
-        q_rows = load_finite(q_data, token * q_row, here, q_inverse, channel, shape.K)
         q0, q1 = load_channels(rows_of.rotated, rows + token, apart, here, q_inverse, shape)
-        score = tl.dot(x, tl.trans(q_rows), input_precision=shape.PRECISION) * (x_inverse[:, None] * q_inverse[None, :])
+        if shape.PART < shape.PAD_K:
+            score = scores(k_rows, power, (q_data, token * q_row, here & (q_inverse > 0.0)), shape)
+        else:
+            q_rows = load_finite(q_data, token * q_row, here, q_inverse, channel, shape.K)
+            score = tl.dot(x, tl.trans(q_rows), input_precision=shape.PRECISION)
+        score *= x_inverse[:, None] * q_inverse[None, :]
         if shape.ROTATES:
             score += k0[:, None] * q0[None, :] + k1[:, None] * q1[None, :]
         visible = pairs(base, span, i[None, :], j[:, None], key_count - first)
         t = trimmed(score, inverse_r, visible)
         if tl.max(t) > 0.0:
             d = load_rows(dh, (rows + token) * shape.V, here, value_channel, shape.V)
-            # Loaded here and not before the loop, where it would occupy registers that the scores need.
-            values = load_finite(v_data, v_at, first + j < key_count, v_inverse, value_channel, shape.V)
-            dp = tl.dot(values, tl.trans(d), input_precision=shape.PRECISION) * v_inverse[:, None]
+            values = (v_data, v_at, (first + j < key_count) & (v_inverse > 0.0))
+            d_rows = (dh, (rows + token) * shape.V, here)
+            dp = row_products(values, d_rows, None, d.dtype, 0, shape.V, shape.PAD_V, shape) * v_inverse[:, None]
             c = half_cosine(distances(base, i[None, :], j[:, None], visible) * step)
             root = t * c
             dv = tl.dot((root * root).to(d.dtype), d, dv, input_precision=shape.PRECISION)
+            if shape.PART < shape.PAD_K:  # read again, after the scores have left their registers
+                q_rows = load_finite(q_data, token * q_row, here, q_inverse, channel, shape.K)
             unit = rotated_unit(q_rows, q_inverse, q0, q1, channel, shape)
             dx = tl.dot((dp * root * c).to(unit.dtype), unit, dx, input_precision=shape.PRECISION)
     return dx, dv
@@ -255,7 +277,8 @@ def backward_keys(
     k_inverse = load_inverse(inverse.k, key_row, inside)
     v_inverse = load_inverse(inverse.v, key_row, inside)
     x = load_finite(k.data, k_at, inside, k_inverse, channel, shape.K)
-    x, _, x_inverse = near_one(x, channel, shape)
+    x, unscaled, power = near_one(x, channel, shape)
+    x_inverse = unscaled / power
     dk_rows = tl.zeros([shape.N, shape.PAD_K], tl.float32)
     dv_rows = tl.zeros([shape.N, shape.PAD_V], tl.float32)
     for member in range(shape.GROUP):
@@ -263,7 +286,7 @@ def backward_keys(
         constants = tile_constants(tiles, tile, shape.ROTATES)
         channels = (row * heads + tile) * keys + token
         k0, k1 = load_channels(inverse.rotated, channels, key_rows.to(tl.int64), inside, k_inverse, shape)
-        block = (x, x_inverse, k0, k1, v.data, v_at, v_inverse)
+        block = (x, (k.data, k_at, inside & (k_inverse > 0.0)), power, x_inverse, k0, k1, v.data, v_at, v_inverse)
         q_data = q.data + row * q.batch + tile * q.head
         segment = (query, count, key_count, distance, first)
         at = (row * heads + tile) * queries

@@ -77,7 +77,7 @@ def rotated_queries(q, at, inside, inverse, position, rate, shape):
 
 @triton.jit
 def near_one(x, channel, shape):
-    """Rows times a power of two, without the channels that are rotated; and 1 / length before and after.
+    """Rows times a power of two, without the channels that are rotated; 1 / length before, and the power.
 
     Exact in fp32 and bf16. In fp16, channels below 2^-14 of the largest lose bits, at most 2^-25 of the row. Products
     with rows of lengths up to 1e37 stay finite.
@@ -87,7 +87,7 @@ def near_one(x, channel, shape):
     y = y * power[:, None]
     if shape.ROTATES:
         y = tl.where(channel[None, :] < 2, 0.0, y)
-    return y.to(x.dtype), inverse, inverse / power
+    return y.to(x.dtype), inverse, power
 
 
 @triton.jit
@@ -126,8 +126,9 @@ def forward(
     position = distance + first
     # Keys count their positions from the start of the row.
     q_at = row * q.batch + tile.to(tl.int64) * q.head + token * q.row
-    x, unscaled, x_inverse = near_one(load_rows(q.data, q_at, here, channel, shape.K), channel, shape)
-    x0, x1 = rotated_queries(q.data, q_at, here, unscaled, key + position + i, rate, shape)
+    x, q_inverse, power = near_one(load_rows(q.data, q_at, here, channel, shape.K), channel, shape)
+    x_inverse = q_inverse / power
+    x0, x1 = rotated_queries(q.data, q_at, here, q_inverse, key + position + i, rate, shape)
     channels_row = (row * tl.num_programs(1) + tile) * keys + key
     start, stop = visible_keys(position, tl.minimum(count - first, shape.M), key_count, span, shape.N)
     if partial is not None:

@@ -10,7 +10,15 @@ first four have no denominator. Terms of the others are summed times exp(-m), wh
 import triton
 import triton.language as tl
 
-from keysift.kernels.gpu.device_code.work import load_rows, locate, pairs, store_rows, visible_keys, visible_queries
+from keysift.kernels.gpu.device_code.work import (
+    load_rows,
+    locate,
+    pairs,
+    row_products,
+    store_rows,
+    visible_keys,
+    visible_queries,
+)
 
 # As in csrc/sums_kernel.h: without this factor, which cancels, subnormal scores would give subnormal denominators.
 TERM = tl.constexpr(4294967296.0)
@@ -147,7 +155,6 @@ def backward_queries(
     i = tl.arange(0, shape.M)
     j = tl.arange(0, shape.N)
     channel = tl.arange(0, shape.PAD_K)
-    value_channel = tl.arange(0, shape.PAD_V)
     here = first + i < count
     token = query + first + i
     at = (row * tl.num_programs(1) + head) * queries + token
@@ -157,6 +164,7 @@ def backward_queries(
     x = load_rows(q.data, row * q.batch + head.to(tl.int64) * q.head + token * q.row, here, channel, shape.K)
     row_log = tl.load(log + at, mask=here, other=0.0)
     row_delta = tl.load(delta + at, mask=here, other=0.0)
+    kind = tl.float32 if v.data.dtype.element_ty == tl.float16 else v.data.dtype.element_ty
     added = tl.zeros([shape.M], tl.float32)
     if shift is not None:
         added = tl.load(shift + at, mask=here, other=0.0)
@@ -173,10 +181,8 @@ def backward_queries(
         score = masked(score, visible, shape.KIND)
         # Where no score is positive, only Softpick and sigmoid have slopes.
         if shape.KIND == 3 or shape.KIND == 5 or tl.max(score) > 0.0:
-            values = load_rows(v_data, place * v.row, inside, value_channel, shape.V)
-            # Loaded here and not before the loop, where it would occupy registers that the scores need.
-            d = load_rows(dout, at * shape.V, here, value_channel, shape.V)
-            dp = tl.dot(as_factor(d, values), tl.trans(as_factor(values, values)), input_precision=shape.PRECISION)
+            values = (v_data, place * v.row, inside)
+            dp = row_products((dout, at * shape.V, here), values, None, kind, 0, shape.V, shape.PAD_V, shape)
             _, ds = weight_and_slope(score, dp, row_log[:, None], row_delta[:, None], shape.KIND)
             slopes += tl.sum(ds, 1)
             dx = tl.dot(as_factor(ds, rows), as_factor(rows, rows), dx, input_precision=shape.PRECISION)
@@ -195,6 +201,7 @@ def add_queries(block, sums, q_data, q_row, dout, per_query, rows, segment, span
     i = tl.arange(0, shape.M)
     j = tl.arange(0, shape.N)
     value_channel = tl.arange(0, shape.PAD_V)
+    kind = tl.float32 if v_data.dtype.element_ty == tl.float16 else v_data.dtype.element_ty
     start, stop = visible_queries(first, tl.minimum(first + shape.N, key_count), count, distance, span, shape.M)
     for block_first in range(start, stop, shape.M):
         here = block_first + i < count
@@ -207,15 +214,14 @@ def add_queries(block, sums, q_data, q_row, dout, per_query, rows, segment, span
         visible = pairs(distance + block_first - first, span, i[None, :], j[:, None], key_count - first)
         score = masked(score, visible & here[None, :], shape.KIND)
         if shape.KIND == 3 or shape.KIND == 5 or tl.max(score) > 0.0:
-            d = load_rows(dout, at * shape.V, here, value_channel, shape.V)
-            # Loaded here and not before the loop, where it would occupy registers that the scores need.
-            values = load_rows(v_data, v_at, first + j < key_count, value_channel, shape.V)
-            d = as_factor(d, values)
-            dp = tl.dot(as_factor(values, values), tl.trans(d), input_precision=shape.PRECISION)
+            d = load_rows(dout, at * shape.V, here, value_channel, shape.V).to(kind)
+            values = (v_data, v_at, first + j < key_count)
+            d_rows = (dout, at * shape.V, here)
+            dp = row_products(values, d_rows, None, kind, 0, shape.V, shape.PAD_V, shape)
             row_log = tl.load(log + at, mask=here, other=0.0)
             row_delta = tl.load(delta + at, mask=here, other=0.0)
             w, ds = weight_and_slope(score, dp, row_log[None, :], row_delta[None, :], shape.KIND)
-            dv = tl.dot(as_factor(w, values), d, dv, input_precision=shape.PRECISION)
+            dv = tl.dot(w.to(kind), d, dv, input_precision=shape.PRECISION)
             dx = tl.dot(as_factor(ds, x), as_factor(q_rows, x), dx, input_precision=shape.PRECISION)
     return dx, dv
 

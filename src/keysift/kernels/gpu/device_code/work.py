@@ -94,6 +94,28 @@ def load_rows(pointer, at, inside, channel, WIDTH: tl.constexpr):
 
 
 @triton.jit
+def row_products(a, b, power, kind, FIRST: tl.constexpr, WIDTH: tl.constexpr, PAD: tl.constexpr, shape):
+    """Products of rows of two sources, without channels before FIRST; the rows of the first times `power` unless None.
+
+    A source is a pointer, places, and which rows are inside; `kind` is the dtype of the factors. Of wide fp32 rows,
+    only some channels are read at once: each factor is two TF32 numbers, and all of them would not fit registers.
+    """
+    a_data, a_at, a_inside = a
+    b_data, b_at, b_inside = b
+    products = tl.zeros([a_at.shape[0], b_at.shape[0]], tl.float32)
+    for start in range(0, PAD, shape.PART):
+        channel = start + tl.arange(0, shape.PART)
+        x = load_rows(a_data, a_at, a_inside, channel, WIDTH).to(kind)
+        y = load_rows(b_data, b_at, b_inside, channel, WIDTH).to(kind)
+        if FIRST > 0:
+            x = tl.where(channel[None, :] < FIRST, 0.0, x)
+        if power is not None:
+            x *= power[:, None]
+        products = tl.dot(x, tl.trans(y), products, input_precision=shape.PRECISION)
+    return products
+
+
+@triton.jit
 def store_rows(pointer, at, inside, channel, x, WIDTH: tl.constexpr):
     """Write rows that start at places `at`, in the dtype of the pointer."""
     mask = inside[:, None] & (channel < WIDTH)[None, :]
