@@ -16,7 +16,8 @@ def cluster() -> Iterator[Any]:
     """A cluster whose head has no cores: work runs on the nodes that tests add."""
     pytest.importorskip("ray", reason="NO RAY FOUND: pip install 'keysift[ray]', or make test-scale")
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "OMP_NUM_THREADS": "1"}
-    os.environ |= {"RAY_raylet_start_wait_time_s": "300"}  # a node starts slowly on a busy machine
+    # A node starts slowly on a busy machine, where workers at Ray's niceness of 15 would hardly run.
+    os.environ |= {"RAY_raylet_start_wait_time_s": "300", "RAY_worker_niceness": "0"}
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
