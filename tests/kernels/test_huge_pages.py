@@ -36,12 +36,13 @@ def supported() -> bool:
 def test_values_and_addresses_stay() -> None:
     if not supported():
         pytest.skip("this system cannot move memory to huge pages")
-    # A mapping of its own: an allocator may return memory that an earlier test has moved.
-    memory = mmap.mmap(-1, 5 * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    # A mapping of its own: an allocator may return memory that an earlier test has moved. The pages around it keep
+    # their advice, so the kernel does not join it to a neighbour that has huge pages.
+    memory = mmap.mmap(-1, 7 * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_NOHUGEPAGE)
-    x = torch.frombuffer(memory, dtype=torch.int32).view(5, -1)
+    x = torch.frombuffer(memory, dtype=torch.int32, offset=PAGE, count=5 * PAGE // 4).view(5, -1)
     x.copy_(torch.arange(x.numel()).view(5, -1))
-    memory.madvise(mmap.MADV_HUGEPAGE)
+    memory.madvise(mmap.MADV_HUGEPAGE, PAGE, 5 * PAGE)
     small = [torch.full((1000,), float(n)) for n in range(5)]
     address, before = x.data_ptr(), huge_bytes(x.data_ptr() + PAGE)
     use_huge_pages([x[1:2], *small, x.new_empty(0)])  # a view counts with its storage
