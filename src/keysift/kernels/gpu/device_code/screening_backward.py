@@ -89,6 +89,21 @@ def load_channels(rotated, at, apart, inside, inverse, shape):
 
 
 @triton.jit
+def store_channels(rotated, at, rows, inside, first, second, shape):
+    """Write rotated channels 0 and 1 of unit queries."""
+    if shape.ROTATES:
+        tl.store(rotated + at, first, mask=inside)
+        tl.store(rotated + rows.to(tl.int64) + at, second, mask=inside)
+
+
+@triton.jit
+def store_gradient(to, to_at, x, at, inside, inverse, d, channel, WIDTH: tl.constexpr):
+    """Write the gradient of rows x from that of x / |x|."""
+    unit = load_finite(x, at, inside, inverse, channel, WIDTH).to(tl.float32) * inverse[:, None]
+    store_rows(to, to_at, inside, channel, unit_gradient(d, unit, inverse), WIDTH)
+
+
+@triton.jit
 def rotated_unit(x, inverse, first, second, channel, shape):
     """Unit rows with their rotated channels, in the dtype of x."""
     unit = x.to(tl.float32) * inverse[:, None]
@@ -124,7 +139,7 @@ def trimmed(score, inverse_r, visible):
 
 @triton.jit
 def store_slopes(slopes, item, tile, d_acceptance, d_reach, d_angle):
-    """Write the sums of a block, in the layout items H 3."""
+    """Write a block's sums for acceptance, effective window and window of a tile, in the layout items H 3."""
     slopes += (item.to(tl.int64) * tl.num_programs(1) + tile) * 3
     tl.store(slopes, tl.sum(d_acceptance, 0))
     tl.store(slopes + 1, tl.sum(d_reach, 0))
@@ -135,10 +150,7 @@ def store_slopes(slopes, item, tile, d_acceptance, d_reach, d_angle):
 def backward_queries(
     q, k, v, dh, dq, rotated, slopes, inverse, tiles, blocks, queries, keys, offset, per_row, rows, key_rows, shape
 ):  # fmt: skip
-    """dq; per block and tile the sums for acceptance, effective window and window, in `slopes`: items H 3.
-
-    Also writes the rotated channels of the unit queries, 2 B H T, for `backward_keys`.
-    """
+    """dq; `slopes`, see `store_slopes`; and the rotated channels of the unit queries for `backward_keys`, 2 B H T."""
     item = tl.num_programs(0) - 1 - tl.program_id(0)
     tile = tl.program_id(1)
     kv = (tile // shape.GROUP).to(tl.int64)
@@ -156,11 +168,10 @@ def backward_queries(
     key_row = (row * (tl.num_programs(1) // shape.GROUP) + kv) * keys + key
     q_inverse = load_inverse(inverse.q, at, here)
     places = row * q.batch + tile.to(tl.int64) * q.head + token * q.row
+    q_source = (q.data, places, here & (q_inverse > 0.0))
     x = load_finite(q.data, places, here, q_inverse, channel, shape.K)
     x0, x1 = rotated_queries(q.data, places, here & (q_inverse > 0.0), q_inverse, key + position + i, rate, shape)
-    if shape.ROTATES:
-        tl.store(rotated + at, x0, mask=here)
-        tl.store(rotated + rows.to(tl.int64) + at, x1, mask=here)
+    store_channels(rotated, at, rows, here, x0, x1, shape)
     x, unscaled, power = near_one(x, channel, shape)
     x_inverse = unscaled / power
     channels_row = (row * tl.num_programs(1) + tile) * keys + key
@@ -176,9 +187,7 @@ def backward_queries(
         k_at = (key + key_at) * k.row
         k0, k1 = load_channels(inverse.rotated, channels_row + key_at, key_rows.to(tl.int64), inside, k_inverse, shape)
         if shape.PART < shape.PAD_K:
-            q_source = (q.data, places, here & (q_inverse > 0.0))
-            k_source = (k_data, k_at, inside & (k_inverse > 0.0))
-            score = scores(q_source, power, k_source, shape)
+            score = scores(q_source, power, (k_data, k_at, inside & (k_inverse > 0.0)), shape)
         else:
             k_rows = load_finite(k_data, k_at, inside, k_inverse, channel, shape.K)
             score = tl.dot(x, tl.trans(k_rows), input_precision=shape.PRECISION)
@@ -205,9 +214,8 @@ def backward_queries(
             unit = rotated_unit(k_rows, k_inverse, k0, k1, channel, shape)
             dx = tl.dot(ds.to(unit.dtype), unit, dx, input_precision=shape.PRECISION)
     dx = rotate_back(dx * (2.0 * inverse_r), key + position + i, rate, channel, shape)
-    unit = load_finite(q.data, places, here, q_inverse, channel, shape.K).to(tl.float32) * q_inverse[:, None]
     dq_at = row * dq.batch + tile.to(tl.int64) * dq.head + token * dq.row
-    store_rows(dq.data, dq_at, here, channel, unit_gradient(dx, unit, q_inverse), shape.K)
+    store_gradient(dq.data, dq_at, q.data, places, here, q_inverse, dx, channel, shape.K)
     store_slopes(slopes, item, tile, d_acceptance, d_reach, d_angle)
 
 
@@ -294,9 +302,7 @@ def backward_keys(
             block, dv_rows, q_data, q.row, dh, q_of, rows.to(tl.int64), at, segment, constants, shape
         )  # fmt: skip
         dk_rows += rotate_back(dx * (2.0 * constants[3]), token, constants[0], channel, shape)
-    unit = load_finite(k.data, k_at, inside, k_inverse, channel, shape.K).to(tl.float32) * k_inverse[:, None]
     dk_at = row * dk.batch + kv * dk.head + token * dk.row
-    store_rows(dk.data, dk_at, inside, channel, unit_gradient(dk_rows, unit, k_inverse), shape.K)
-    unit = load_finite(v.data, v_at, inside, v_inverse, value_channel, shape.V).to(tl.float32) * v_inverse[:, None]
+    store_gradient(dk.data, dk_at, k.data, k_at, inside, k_inverse, dk_rows, channel, shape.K)
     dv_at = row * dv.batch + kv * dv.head + token * dv.row
-    store_rows(dv.data, dv_at, inside, value_channel, unit_gradient(dv_rows, unit, v_inverse), shape.V)
+    store_gradient(dv.data, dv_at, v.data, v_at, inside, v_inverse, dv_rows, value_channel, shape.V)
