@@ -1,6 +1,7 @@
 """One screening tile with an infinite window, as a model whose tokens are given queries, over given keys."""
 
 import math
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
@@ -58,15 +59,24 @@ def trained_tiles(checkpoint: str, opened: TextModel, *, text_tokens: int, count
     keys: dict[tuple[int, int], list[Tensor]] = {}
     queries: dict[tuple[int, int], Tensor] = {}
     inference = model.cache(1, inference=Inference(expand_windows=True)).inference  # with the training length
+    long = {
+        layer: found
+        for layer, scalars in enumerate(model.layer_scalars())
+        if (found := [tile for tile, window in enumerate(scalars.windows(inference)) if math.isinf(window)])
+    }
     for text_1T in ids.view(-1, 1, text_tokens):
-        with trace(model, "layers.*.k") as traced_k, trace(model, "layers.*.q") as traced_q:
+        with ExitStack() as traces:  # of these layers only: a traced layer is slow
+            traced = {
+                (layer, name): traces.enter_context(trace(model, f"layers.{layer}.{name}"))
+                for layer in long
+                for name in ("q", "k")
+            }
             model.hidden(text_1T, inference=inference)
-        for layer, scalars in enumerate(model.layer_scalars()):
-            k_HTK, q_HTK = (list(traced.values())[layer][0] for traced in (traced_k, traced_q))
-            for tile, window in enumerate(scalars.windows(inference)):
-                if math.isinf(window):
-                    keys.setdefault((layer, tile), []).append(k_HTK[tile].clone())
-                    queries[layer, tile] = q_HTK[tile, -QUERIES:].clone()
+        for layer, tiles_of_layer in long.items():
+            ((q_HTK,), (k_HTK,)) = (next(iter(traced[layer, name].values())) for name in ("q", "k"))
+            for tile in tiles_of_layer:
+                keys.setdefault((layer, tile), []).append(k_HTK[tile].clone())
+                queries[layer, tile] = q_HTK[tile, -QUERIES:].clone()
     tiles = []
     for (layer, tile), parts in keys.items():
         acceptance = float(model.scalars()[layer]["acceptance"][tile])
