@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from keysift.cli.flags import texts
+from keysift.cli.flags.constructors import parse_integer
 from keysift.cli.flags.out_file import make_folder_of
 from keysift.cli.main import parse
 from tests.refusals import refuses
@@ -33,6 +34,8 @@ def test_integers_have_at_most_64_bits(capsys: pytest.CaptureFixture[str]) -> No
         parse([*generate, "--top-k", str(2**64)])
     assert "an integer must lie within 64 bits" in capsys.readouterr().err
     parse([*generate, "--seed", str(2**64 - 1)])
+    with refuses("an integer must lie within 64 bits, got one of 20 digits"):
+        parse_integer(str(2**64))  # where it is raised; parse raises it without its traceback
 
 
 def test_standard_input_must_be_utf8(monkeypatch: pytest.MonkeyPatch) -> None:

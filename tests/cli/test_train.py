@@ -12,6 +12,7 @@ import torch
 
 import keysift
 from keysift.cli.main import _main
+from keysift.cli.verbs import runs
 from keysift.cli.verbs.sweep import Args as sweep_args
 from keysift.cli.verbs.sweep import run as sweep_verb
 from keysift.cli.verbs.train import defaults
@@ -74,7 +75,8 @@ def test_train_resume_runs_and_generate(corpus: Path, tmp_path: Path, capsys: py
         summary(tmp_path / "runs" / "foreign")
     call("runs", tmp_path / "nothing")
     assert "no runs in" in capsys.readouterr().out
-    assert "own.toml is not a folder; name a folder with runs, or a run" in refused(capsys, "runs", file)
+    with refuses("own.toml is not a folder; name a folder with runs, or a run"):
+        runs.run(runs.Args(folder=file))
 
 
 def test_generated_tasks_train_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -247,6 +247,10 @@ class Custom(LanguageModel):
         ("not entmax15", lambda: perturbed_transformer(dataclasses.replace(SMALL, mechanism="entmax15"))),
         ("keys stay visible beyond the window", lambda: with_kept_keys(MODELS["sliding windows"]())),
         ("does not support ALiBi", lambda: perturbed_transformer(dataclasses.replace(SMALL, position="alibi"))),
+        (
+            "mixed with those of the previous token",
+            lambda: perturbed_transformer(dataclasses.replace(SMALL, shift="keys")),
+        ),
         ("only a part of the channels", lambda: perturbed_transformer(dataclasses.replace(SMALL, rope_share=0.5))),
         ("a weight is", lambda: with_wrong_shape(MODELS["softmax, shared keys"]())),
     ],

@@ -18,7 +18,7 @@ def integer(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     return PrimitiveConstructorSpec(
         nargs=1,
         metavar="INT",
-        instance_from_str=lambda words: _integer(words[0]),
+        instance_from_str=lambda words: parse_integer(words[0]),
         is_instance=lambda value: isinstance(value, int),
         str_from_instance=lambda value: [str(value)],
     )
@@ -32,14 +32,14 @@ def switch_or_number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] |
     return PrimitiveConstructorSpec(
         nargs=(0, 1),
         metavar="[INT]",
-        instance_from_str=lambda words: _integer(words[0]) if words else True,
+        instance_from_str=lambda words: parse_integer(words[0]) if words else True,
         is_instance=lambda value: isinstance(value, int),
         # Only used to show the default in the help.
         str_from_instance=lambda value: [str(value)],
     )
 
 
-def _integer(word: str) -> int:
+def parse_integer(word: str) -> int:
     value = int(word)
     if value not in INTEGERS:
         raise RangeError(f"an integer must lie within 64 bits, got one of {len(word)} digits; give a smaller one")
