@@ -119,7 +119,7 @@ def test_invalid_prompts_and_settings_give_one_line_errors(
         "got -3": ("--prompt", "a", "--seed", "-3"),
         "max_new_tokens must be at least 1": ("--prompt", "a", "--max-new-tokens", "0"),
         "set expand_windows to that number": ("--prompt", "a", "--expand-windows"),
-        "1 to 2**53 - 1": ("--prompt", "a", "--expand-windows", str(10**30)),
+        "1 to 2**53 - 1": ("--prompt", "a", "--expand-windows", str(2**60)),
     }
     for text, flags in errors.items():
         assert_one_line_error(text, str(run), *flags, capsys=capsys)
