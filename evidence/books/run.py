@@ -1,6 +1,6 @@
 """Train the text models of checkpoints/ on public-domain books, and measure them on two books they were not trained on.
 
-    python evidence/books/run.py FOLDER --work out/books
+    python -m evidence.books.run FOLDER --work out/books
 
 FOLDER holds the files of books.toml. Every step whose result exists is skipped, and an interrupted run of training is
 resumed, so the same command finishes what was begun. Removing a model's records measures it again.
@@ -22,7 +22,8 @@ import tyro
 
 HERE = Path(__file__).parent
 CHECKPOINTS = HERE.parents[1] / "checkpoints"
-DATA = ["--context", "1024", "--batch-tokens", "8192", "--steps", "2560", "--seed", "0"]
+STEPS = 2560
+DATA = ["--context", "1024", "--batch-tokens", "8192", "--steps", str(STEPS), "--seed", "0"]
 SCHEDULE = ["--schedule", "wsd", "--decay-share", "0.3", "--warmup", "64", "--save-every", "80", "--threads", "1"]
 MODELS = {
     "books-multiscreen": ["--psi", "8", "--lr", "0.0625"],
@@ -60,11 +61,11 @@ class Args:
 
 
 def main(args: Args) -> None:
-    prepare(args.books, args.work / "books")
+    work = args.work.resolve()  # commands run in the root of the repository
+    prepare(args.books, work / "books")
     for name in args.models:
-        run = train(name, args.work)
-        ship(name, run)
-        measure(name, args.work)
+        ship(name, work)
+        measure(name, work)
 
 
 def prepare(books: Path, folder: Path) -> None:
@@ -87,16 +88,19 @@ def prepare(books: Path, folder: Path) -> None:
 
 
 def train(name: str, work: Path) -> Path:
+    from keysift.runs.layout import saved_step
+
     run = work / "runs" / name
     if run.is_dir():
-        keysift("train", "--resume", str(run), "--threads", "1")
+        if saved_step(run) < STEPS:
+            keysift("train", "--resume", str(run), "--threads", "1")
     else:
         keysift("train", *MODELS[name], *DATA, *SCHEDULE, "--data", str(work / "books" / "train"), "--out", str(run))
     return run
 
 
-def ship(name: str, run: Path) -> None:
-    """Write checkpoints/NAME in fp16 with its recipe, and the record of the run."""
+def ship(name: str, work: Path) -> None:
+    """Train a model that has no record; write checkpoints/NAME in fp16 with its recipe, and the record."""
     import torch
 
     from evidence.records import make_record, read_records, write_records
@@ -109,18 +113,14 @@ def ship(name: str, run: Path) -> None:
     records = read_records(HERE / "runs.jsonl")
     if name in records:
         return
+    run = train(name, work)
     shipped = CHECKPOINTS / name
     save.save(open_model(run).model.to(torch.float16), shipped)
     shutil.copy(run / "keysift_tokenizer.json", shipped)
-    (shipped / "recipe.toml").write_text(portable(to_toml(read_manifest(Run(run)).config), run))
+    (shipped / "recipe.toml").write_text(without_path(to_toml(read_manifest(Run(run)).config), work))
     record = make_record(name, run, {}, {})
     records[name] = replace(record, settings={**record.settings, "data": "books/train"})
     write_records(HERE / "runs.jsonl", records.values())
-
-
-def portable(recipe: str, run: Path) -> str:
-    """The recipe without the paths of this machine."""
-    return recipe.replace(str(run.parents[1]) + "/", "")
 
 
 def measure(name: str, work: Path) -> None:
@@ -136,8 +136,13 @@ def measure(name: str, work: Path) -> None:
     }
     for file, command in steps.items():
         if not (HERE / file).is_file():
-            output = keysift(*command, capture=True).replace(str(work) + "/", "")
+            output = without_path(keysift(*command, capture=True), work)
             (HERE / file).write_text(output)
+
+
+def without_path(text: str, work: Path) -> str:
+    """The text without the working folder of this machine."""
+    return text.replace(f"{work}/", "")
 
 
 def keysift(*arguments: str, capture: bool = False) -> str:

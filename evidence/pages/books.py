@@ -115,4 +115,4 @@ def _books(path: Path) -> list[str]:
 
 
 def _command() -> Sequence[str]:
-    return ("```sh", "python evidence/books/run.py FOLDER   # trains what is not trained and measures it", "```")
+    return ("```sh", "python -m evidence.books.run FOLDER   # trains what is not trained and measures it", "```")

@@ -5,6 +5,7 @@ Each fault was found in a public port of the mechanism or is common in similar c
 
 import pytest
 
+from tests.house import mechanism_faults
 from tests.house.seeded import Fault, is_caught, run_with, seed
 from tests.machine import needs_kernel
 
@@ -292,7 +293,11 @@ FAULTS = [
 
 
 each_fault = pytest.mark.parametrize(
-    "fault", [pytest.param(fault, id=fault.name, marks=needs_kernel if fault.kernel else ()) for fault in FAULTS]
+    "fault",
+    [
+        pytest.param(fault, id=fault.name, marks=needs_kernel if fault.kernel else ())
+        for fault in (*FAULTS, *mechanism_faults.FAULTS)
+    ],
 )
 
 

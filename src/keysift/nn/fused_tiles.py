@@ -62,11 +62,13 @@ class FusedTiles:
                 self._fill(layer_cache, projected, context)
             one_row = fills and can_inspect_values() and x_BTD.shape[0] == 1 and _counts_on(context.positions)
             groups = _key_groups(context.inference.search, x_BTD) if one_row else None
-            return self._output(projected, scalars, scale_H, context.positions, groups)
+            return self._output(self._gated(projected, scalars, scale_H, context.positions, groups))
         project = join_projections(self.inputs, x_BTD.shape[0] * x_BTD.shape[1])
         rows = max(1, PIECE // x_BTD.shape[1])
         pieces = [
-            self._output(project(x_PTD), scalars, scale_H, context.positions.select_rows(start, start + rows))
+            self._output(
+                self._gated(project(x_PTD), scalars, scale_H, context.positions.select_rows(start, start + rows))
+            )
             # split, not slices: the gradient of a slice is as large as the whole, and each would be filled and added
             for start, x_PTD in zip(range(0, x_BTD.shape[0], rows), torch.split(x_BTD, rows), strict=True)
         ]
@@ -88,15 +90,7 @@ class FusedTiles:
         layer_cache.check_finite(new)
         layer_cache.extend(new, context.update)
 
-    def _output(
-        self,
-        projected_BSX: Tensor,
-        scalars: Scalars,
-        scale_H: Tensor,
-        positions: Positions,
-        groups: KeyGroups | None = None,
-    ) -> Tensor:
-        gated_BTY = self._gated(projected_BSX, scalars, scale_H, positions, groups)
+    def _output(self, gated_BTY: Tensor) -> Tensor:
         return join_projections([self.output], gated_BTY.shape[0] * gated_BTY.shape[1])(gated_BTY)
 
     def _gated(

@@ -1,12 +1,9 @@
-"""Faults of published forgetting, stick-breaking, threshold and position code, seeded one at a time.
+"""Faults of published forgetting, stick-breaking, threshold and position code, for tests/house/test_faults.py.
 
-The tests named beside each must fail. Each fault was found in the authors' code or in a public port.
+Each was found in the authors' code or in a public port.
 """
 
-import pytest
-
-from tests.house.seeded import Fault, is_caught, seed
-from tests.machine import needs_kernel
+from tests.house.seeded import Fault
 
 GOLDEN = "tests/mechanisms/test_golden.py"
 PUBLISHED = "tests/mechanisms/test_published_faults.py"
@@ -303,19 +300,3 @@ FAULTS = [
         "yarn_frequencies or printed_and_coded",
     ),
 ]
-
-
-each_fault = pytest.mark.parametrize(
-    "fault", [pytest.param(fault, id=fault.name, marks=needs_kernel if fault.kernel else ()) for fault in FAULTS]
-)
-
-
-@each_fault
-def test_the_fault_applies(fault: Fault) -> None:
-    seed(fault)
-
-
-@pytest.mark.slow
-@each_fault
-def test_a_fault_is_caught(fault: Fault) -> None:
-    is_caught(fault)
